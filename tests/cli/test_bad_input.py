@@ -26,7 +26,7 @@ def files(folder: Path) -> dict[str, bytes]:
         pytest.param(
             {"de": b"eins\nzwei\ndrei\n", "en": b"one\ntwo\n"},
             ["--data", "de", "--data", "en"],
-            "en has 2 lines",
+            "de has 3 lines",
             id="sides of different length",
         ),
         pytest.param(

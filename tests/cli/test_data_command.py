@@ -13,7 +13,6 @@ from threading import Thread
 import pytest
 
 from qkv.datasets import dataset_cache
-from qkv.datasets.corpora import cmudict, tinyshakespeare
 from qkv.registry import lookup, registered
 from qkv.runtime.download import download
 
@@ -45,16 +44,14 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     serving = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(web.parent)))
     thread = Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
+    dataset = lookup("dataset", "tinyshakespeare")
     file = replace(
-        tinyshakespeare.FILE,
+        dataset.files[0],
         sha256=hashlib.sha256(TEXT.encode()).hexdigest(),
         size=len(TEXT),
-        urls=(f"http://127.0.0.1:{serving.server_port}/input.txt",),
+        url=f"http://127.0.0.1:{serving.server_port}/input.txt",
     )
-    corpus = replace(tinyshakespeare.INFO, files=(file,))
-    monkeypatch.setattr(tinyshakespeare, "FILE", file)
-    monkeypatch.setattr(tinyshakespeare, "INFO", corpus)
-    monkeypatch.setattr(lookup("dataset", "tinyshakespeare"), "info", corpus)
+    monkeypatch.setattr(dataset, "files", (file,))
     monkeypatch.setattr(dataset_cache, "download", partial(download, schemes=("http",), pauses=()))
     yield web
     serving.shutdown()
@@ -81,7 +78,7 @@ def test_list_distinguishes_present_and_modified_files(
     qkv: Command, served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "mine"
-    file = folder / tinyshakespeare.FILE.path
+    file = folder / lookup("dataset", "tinyshakespeare").files[0].path
     file.parent.mkdir(parents=True)
     file.write_text(TEXT)
     assert listed(qkv)["tinyshakespeare"]["where"] == "not downloaded"
@@ -152,11 +149,12 @@ def test_a_cmudict_run_has_two_vocabularies_and_stores_its_data_folder(
 ) -> None:
     words = (f"{a}{b} {a.upper()} {b.upper()}\n" for a in "bcdfghjklm" for b in "npqrstvwxz")
     data = gzip.compress("".join(words).encode())
-    file = tmp_path / "mine" / cmudict.FILE.path
+    cmudict = lookup("dataset", "cmudict")
+    file = tmp_path / "mine" / cmudict.files[0].path
     file.parent.mkdir(parents=True)
     file.write_bytes(data)
-    file_info = replace(cmudict.FILE, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
-    monkeypatch.setattr(cmudict, "FILE", file_info)
+    file_info = replace(cmudict.files[0], sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+    monkeypatch.setattr(cmudict, "files", (file_info,))
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
     ended = qkv(

@@ -1,7 +1,6 @@
 """Sizes beyond any memory: one clear line, whichever option or key they come from."""
 
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
 
@@ -11,7 +10,7 @@ import torch
 from qkv.cli.main import app
 from qkv.pipelines.translator import Translator
 
-from .command import TINY, Ended, process
+from .command import Ended, process
 
 ALLOCATION = "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
 
@@ -81,18 +80,3 @@ def test_a_process_with_little_memory_refuses_a_large_model(tmp_path: Path) -> N
     ended = process(*arguments, "--output", tmp_path / "run", code=command)
     assert "free" in ended.error
     assert not (tmp_path / "run").exists()
-
-
-@pytest.fixture
-def deep(tmp_path: Path) -> Iterator[Path]:
-    """A folder that is removed by `rm`: shutil.rmtree calls itself once for each folder inside another."""
-    yield tmp_path
-    subprocess.run(["rm", "-rf", tmp_path / "a"], check=True)
-
-
-def test_a_run_can_have_a_path_of_two_thousand_folders(
-    qkv: Callable[..., Ended], deep: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(deep)
-    assert len(qkv("train", "dates-gru", "--set", "data.size=60", *TINY, "--output", "a/" * 3000).error) <= 500
-    assert qkv("train", "dates-gru", "--set", "data.size=60", *TINY, "--output", "a/" * 1900).code == 0

@@ -122,7 +122,7 @@ def test_process_substitution_is_valid_input_but_not_training_data(run, tmp_path
     assert done.returncode == 2, done.stderr
     assert done.stdout.count("\n") == 1
     assert done.stderr.count("\n") == 1
-    assert "is a pipe" in done.stderr
+    assert "pipe, not a regular file" in done.stderr
 
 
 def test_an_open_pipe_is_read_to_its_end(qkv, run):

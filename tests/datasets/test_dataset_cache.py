@@ -15,19 +15,19 @@ import pytest
 
 from qkv.datasets import dataset_cache as module
 from qkv.datasets.archive import unpack, unpack_members
-from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo, cache_folder
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, cache_folder
 from qkv.errors import InputError
 from qkv.runtime.download import DownloadError, download
 
 TEXT = b"some text\n"
 
 
-def data_file(path: str, data: bytes = TEXT, urls: tuple[str, ...] = (), unpacked: DataFile | None = None) -> DataFile:
-    return DataFile(path, hashlib.sha256(data).hexdigest(), len(data), urls, unpacked)
+def data_file(path: str, data: bytes = TEXT, url: str = "", unpacked: DataFile | None = None) -> DataFile:
+    return DataFile(path, len(data), hashlib.sha256(data).hexdigest(), url, unpacked)
 
 
-def corpus(*files: DataFile) -> DatasetInfo:
-    return DatasetInfo("tiny", "do what you like", "it is in the drawer.", files)
+def fetch(cache: DatasetCache, *files: DataFile) -> list[Path]:
+    return cache.fetch("tiny", files, "do what you like", "it is in the drawer.")
 
 
 def put(folder: Path, path: str, data: bytes = TEXT) -> Path:
@@ -79,7 +79,7 @@ def test_search_order_is_chosen_folder_then_variable_then_cache(folders: dict[st
 def test_a_dataset_may_be_spread_over_several_folders(folders: dict[str, Path]) -> None:
     one, other = data_file("set/one"), data_file("set/other")
     paths = [put(folders["chosen"], "set/one"), put(folders["cache"], "set/other")]
-    assert DatasetCache.with_folder(folders["chosen"]).fetch(corpus(one, other), [one, other]) == paths
+    assert fetch(DatasetCache.with_folder(folders["chosen"]), one, other) == paths
 
 
 def test_the_cache_folder_follows_xdg_cache_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_file_with_unexpected_content_is_rejected(folders: dict[str, Path], da
         DatasetCache.with_folder().find(data_file("set/file"))
     assert str(caught.value).startswith(f"{path}: unexpected content: {words}")
     with pytest.raises(InputError, match="download"):
-        DatasetCache.with_folder().find(data_file("set/file", urls=("https://example.org/file",)))
+        DatasetCache.with_folder().find(data_file("set/file", url="https://example.org/file"))
 
 
 def test_a_file_is_hashed_once_and_again_when_it_changes(
@@ -141,7 +141,7 @@ def test_a_decompressed_file_is_accepted_too(folders: dict[str, Path]) -> None:
 def test_a_missing_file_without_url_is_an_error_with_instructions(folders: dict[str, Path]) -> None:
     file = data_file("set/file.gz", unpacked=data_file("set/file"))
     with pytest.raises(InputError) as caught:
-        DatasetCache.with_folder().fetch(corpus(file), [file])
+        fetch(DatasetCache.with_folder(), file)
     words = str(caught.value)
     assert words.startswith(
         f"tiny: set/file.gz is not in {folders['variable']}, {folders['cache']}, and must be downloaded"
@@ -154,16 +154,16 @@ def test_missing_files_are_downloaded_into_the_cache_with_a_licence_notice(
 ) -> None:
     url, served = web
     put(served, "file")
-    file = data_file("set/file", urls=(f"{url}/none", f"{url}/file"))
+    file = data_file("set/file", url=f"{url}/file")
     here = data_file("set/here")
     paths = [folders["cache"] / "set/file", put(folders["variable"], "set/here")]
-    assert DatasetCache.with_folder().fetch(corpus(file, here), [file, here]) == paths
+    assert fetch(DatasetCache.with_folder(), file, here) == paths
     assert paths[0].read_bytes() == TEXT
     captured = capsys.readouterr()
     assert captured.out == ""
     assert f"tiny: downloading 1 file(s), 0.0 MB, into {folders['cache']}\n" in captured.err
     assert "tiny: license: do what you like\n" in captured.err
-    assert DatasetCache.with_folder().fetch(corpus(file, here), [file, here]) == paths
+    assert fetch(DatasetCache.with_folder(), file, here) == paths
     assert capsys.readouterr().err == ""
 
 
@@ -172,9 +172,9 @@ def test_a_download_with_the_wrong_hash_leaves_nothing_in_the_cache(
 ) -> None:
     url, served = web
     put(served, "file", b"some texT\n")
-    file = data_file("set/file", urls=(f"{url}/file",))
+    file = data_file("set/file", url=f"{url}/file")
     with pytest.raises(DownloadError, match="SHA-256"):
-        DatasetCache.with_folder().fetch(corpus(file), [file])
+        fetch(DatasetCache.with_folder(), file)
     assert [path for path in folders["cache"].rglob("*") if path.is_file()] == []
 
 

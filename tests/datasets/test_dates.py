@@ -16,13 +16,11 @@ from qkv.datasets.corpora.dates import (
     LANGUAGES,
     LAST_DAY,
     Format,
-    Split,
     generate,
-    renderings,
-    split_of,
 )
 from qkv.datasets.pair import Pair
-from qkv.errors import InputError
+from qkv.datasets.text_files import Split
+from qkv.datasets.text_files import split_of as split_of_text
 
 SPLITS = get_args(Split)
 
@@ -95,6 +93,17 @@ def sunday_based_weekday(year: int, month: int, day: int) -> int:
     """Sakamoto's formula: 0 is Sunday."""
     year -= month < 3
     return (year + year // 4 - year // 100 + year // 400 + (0, 3, 2, 5, 0, 3, 5, 1, 4, 6, 2, 4)[month - 1] + day) % 7
+
+
+def split_of(day: date) -> str:
+    return split_of_text(day.isoformat(), hashed_bytes=8)
+
+
+def renderings(day: date) -> Iterator[tuple[Format, Pair]]:
+    """Every unambiguous text for a date, before changes of case."""
+    for date_format in FORMATS:
+        if (pair := date_format.render(day)) is not None:
+            yield date_format, pair
 
 
 def weekdays_named(pair: Pair) -> set[int]:
@@ -354,14 +363,6 @@ def test_most_texts_keep_their_case_and_some_are_lower_or_upper_case() -> None:
     assert as_written > 3500
     assert lower > 50  # few: most languages write in lower case anyway
     assert upper > 250
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_unknown_splits_and_negative_sizes_are_rejected() -> None:
-    with pytest.raises(InputError, match="'dev'"):
-        generate(1, split="dev")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"size.*-1"):
-        generate(-1, split="train")
 
 
 def test_size_zero_gives_no_pairs() -> None:

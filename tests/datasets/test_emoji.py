@@ -5,8 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from qkv.datasets.corpora import emoji
-from qkv.datasets.dataset_cache import DatasetCache
+from tests.datasets.build import load
 
 pytestmark = [
     pytest.mark.corpus,
@@ -16,7 +15,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def splits():
-    return emoji.read(DatasetCache.with_folder())
+    return load("emoji").splits
 
 
 def test_every_image_is_in_one_split_of_its_vendor(splits):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from qkv.datasets.corpora import fashion_mnist
+from qkv.datasets.corpora.fashion_mnist import FashionMNIST
 from qkv.datasets.dataset import ImageDataset
-from qkv.datasets.dataset_cache import DataFile, DatasetCache
+from qkv.datasets.dataset_cache import DataFile
 from qkv.datasets.images import LabeledImages, parse_idx
 from qkv.errors import InputError
 from tests.datasets.build import load
@@ -44,16 +45,16 @@ def test_invalid_idx_files_are_rejected_before_allocation(data, words):
 
 def test_the_last_training_pictures_are_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     files = []
-    for number, (old, count) in enumerate(zip(fashion_mnist.FILES, (30, 30, 10, 10), strict=True)):
+    for number, (old, count) in enumerate(zip(FashionMNIST.files, (30, 30, 10, 10), strict=True)):
         shape = (count, 2, 2) if number % 2 == 0 else (count,)
         data = gzip.compress(idx((np.arange(np.prod(shape)) % 10).astype(np.uint8).reshape(shape)))
         path = tmp_path / old.path
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
-        files.append(DataFile(old.path, hashlib.sha256(data).hexdigest(), len(data)))
-    monkeypatch.setattr(fashion_mnist, "FILES", tuple(files))
+        files.append(DataFile(old.path, len(data), hashlib.sha256(data).hexdigest()))
+    monkeypatch.setattr(FashionMNIST, "files", tuple(files))
     monkeypatch.setattr(fashion_mnist, "HELD_OUT", 5)
-    found = fashion_mnist.read(DatasetCache((tmp_path,)))
+    found = FashionMNIST(folder=str(tmp_path)).read().splits
     assert {split: len(pictures) for split, pictures in found.items()} == {"train": 25, "valid": 5, "test": 10}
     assert found["train"].pixels.shape == (25, 1, 2, 2)
     assert found["valid"].labels.tolist() == [5, 6, 7, 8, 9]

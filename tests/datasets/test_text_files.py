@@ -34,13 +34,13 @@ def refused(*paths: Path, strict: bool = False) -> str:
 
 def test_a_tsv_file_gives_its_pairs(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "ein Haus\ta house\nzwei\ttwo\n")
-    assert read_pairs([path]).pairs == [Pair("ein Haus", "a house"), Pair("zwei", "two")]
-    assert read_pairs([path]).notes == ()
+    assert read_pairs([path])[0] == [Pair("ein Haus", "a house"), Pair("zwei", "two")]
+    assert read_pairs([path])[1] == []
 
 
 def test_two_files_give_the_pairs_of_their_lines(tmp_path: Path) -> None:
     source, target = written(tmp_path, "s", "ein\tHaus\nzwei"), written(tmp_path, "t", "a\nb\n")
-    assert read_pairs([source, target]).pairs == [Pair("ein\tHaus", "a"), Pair("zwei", "b")]
+    assert read_pairs([source, target])[0] == [Pair("ein\tHaus", "a"), Pair("zwei", "b")]
 
 
 def parse(*words: str) -> str:
@@ -52,22 +52,22 @@ def parse(*words: str) -> str:
 def test_a_conllu_source_file_gives_texts_with_words_and_heads(tmp_path: Path) -> None:
     source = written(tmp_path, "s.conllu", parse("ein", "Haus", "!") + parse("10 000") + parse("x"))
     target = written(tmp_path, "t.txt", "a house!\n10,000\n\n")
-    read = read_pairs([source, target])
+    pairs, notes = read_pairs([source, target])
     words = [("ein", "Haus", "!"), ("10 000",)]
-    assert [(pair.source, pair.target) for pair in read.pairs] == [("ein Haus !", "a house!"), ("10 000", "10,000")]
-    assert [pair.parsed for pair in read.pairs] == [
+    assert [(pair.source, pair.target) for pair in pairs] == [("ein Haus !", "a house!"), ("10 000", "10,000")]
+    assert [pair.parsed for pair in pairs] == [
         Tagged(words[0], ("X",) * 3, (0, 1, 2)), Tagged(words[1], ("X",), (0,))
     ]  # fmt: skip
-    assert read.pairs[0].source_input == read.pairs[0].parsed
-    assert read.notes == (f"{source} and {target}: skipped 1 line(s) with an empty side, the first at line 3",)
-    assert [pair.target for pair in read_pairs([source, target], labelled=True).pairs] == ["a house!", "10,000"]
+    assert pairs[0].source_input == pairs[0].parsed
+    assert notes == [f"{source} and {target}: skipped 1 line(s) with an empty side, the first at line 3"]
+    assert [pair.target for pair in read_pairs([source, target], labelled=True)[0]] == ["a house!", "10,000"]
 
 
 def test_the_number_of_targets_must_equal_the_number_of_trees(tmp_path: Path) -> None:
     trees = written(tmp_path, "s.conllu", parse("a", "b") + parse("c"))
     one, three = written(tmp_path, "one", "x\n"), written(tmp_path, "three", "x\ny\nz\n")
-    assert refused(trees, one) == f"{one} has 1 lines but {trees} has 2 sentences: sentence 2 of {trees} has no partner"
-    assert refused(trees, three) == f"{trees} has 2 sentences but {three} has 3 lines: line 3 of {three} has no partner"
+    assert refused(trees, one) == f"{trees} has 2 sentences but {one} has 1 lines: each source needs one target"
+    assert refused(trees, three) == f"{trees} has 2 sentences but {three} has 3 lines: each source needs one target"
     assert f"{trees}: has no targets" in refused(trees)
     assert "no sentences found" in refused(written(tmp_path, "no.conllu", "# nothing\n"), one)
 
@@ -85,19 +85,19 @@ def test_the_fingerprint_of_pairs_includes_their_trees() -> None:
 @pytest.mark.parametrize("last", ["", "ending"])
 def test_line_endings_and_byte_order_marks_are_removed(tmp_path: Path, ending: str, mark: bytes, last: str) -> None:
     content = mark + f"a\tb{ending}c\td{ending if last else ''}".encode()
-    assert read_pairs([written(tmp_path, "a.tsv", content)]).pairs == [Pair("a", "b"), Pair("c", "d")]
+    assert read_pairs([written(tmp_path, "a.tsv", content)])[0] == [Pair("a", "b"), Pair("c", "d")]
 
 
 def test_only_newlines_end_a_line(tmp_path: Path) -> None:
     text = "a\u2028b\x0bc\x85d\te"
-    assert read_pairs([written(tmp_path, "a.tsv", text)]).pairs == [Pair("a\u2028b\x0bc\x85d", "e")]
+    assert read_pairs([written(tmp_path, "a.tsv", text)])[0] == [Pair("a\u2028b\x0bc\x85d", "e")]
 
 
 def test_lines_with_an_empty_side_are_counted_and_skipped_with_a_note(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "a\tb\n\n  \t \nc\t\n\td\ne\tf\n")
-    read = read_pairs([path])
-    assert read.pairs == [Pair("a", "b"), Pair("e", "f")]
-    assert read.notes == (f"{path}: skipped 4 line(s) with an empty side, the first at line 2",)
+    pairs, notes = read_pairs([path])
+    assert pairs == [Pair("a", "b"), Pair("e", "f")]
+    assert notes == [f"{path}: skipped 4 line(s) with an empty side, the first at line 2"]
 
 
 def test_an_empty_side_is_an_error_in_strict_mode(tmp_path: Path) -> None:
@@ -115,9 +115,8 @@ def test_a_wrong_number_of_columns_is_reported_with_its_line(tmp_path: Path, lin
 
 def test_parallel_files_of_different_length_are_rejected(tmp_path: Path) -> None:
     short, long = written(tmp_path, "short", "a\nb\n"), written(tmp_path, "long", "a\nb\nc\nd\n")
-    words = f"{short} has 2 lines but {long} has 4: line 3 of {long} has no partner"
-    assert refused(short, long) == words
-    assert refused(long, short) == words
+    assert refused(short, long) == f"{short} has 2 lines but {long} has 4 lines: each source needs one target"
+    assert refused(long, short) == f"{long} has 4 lines but {short} has 2 lines: each source needs one target"
 
 
 def test_missing_and_empty_files_and_folders_are_reported_by_name(tmp_path: Path) -> None:

@@ -83,9 +83,9 @@ def test_a_wrong_tagging_format_is_an_error_with_the_expected_format(tmp_path, c
 
 def test_words_and_tags_read_as_pairs_are_noted(tmp_path):
     (tmp_path / "a.conll").write_text(CONLL)
-    assert [note for note in read_pairs([tmp_path / "a.conll"]).notes if "CoNLL" in note]
+    assert [note for note in read_pairs([tmp_path / "a.conll"])[1] if "CoNLL" in note]
     (tmp_path / "a.tsv").write_text(PAIRS + "\n" + PAIRS)
-    assert not [note for note in read_pairs([tmp_path / "a.tsv"]).notes if "CoNLL" in note]
+    assert not [note for note in read_pairs([tmp_path / "a.tsv"])[1] if "CoNLL" in note]
 
 
 @pytest.mark.parametrize("kind", ["pairs", "labelled", "tagged", "text", "questions"])
@@ -114,7 +114,7 @@ def test_binary_files_are_recognized(tmp_path, kind, content, words):
 )  # fmt: skip
 def test_csv_and_json_lines_are_read_by_their_names(tmp_path, kind, name, content):
     (tmp_path / name).write_bytes(content.encode())
-    found = read_pairs([tmp_path / name], labelled=kind == "labelled").pairs
+    found = read_pairs([tmp_path / name], labelled=kind == "labelled")[0]
     if (kind, name) == ("labelled", "a.jsonl"):
         assert found == [Pair("a text", "x")]
     else:
@@ -123,7 +123,7 @@ def test_csv_and_json_lines_are_read_by_their_names(tmp_path, kind, name, conten
 
 def test_labels_in_json_lines_may_be_numbers(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n')
-    assert read_pairs([tmp_path / "a.jsonl"], labelled=True).pairs == [Pair("a", "0"), Pair("b", "1")]
+    assert read_pairs([tmp_path / "a.jsonl"], labelled=True)[0] == [Pair("a", "0"), Pair("b", "1")]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from qkv.errors import InputError
 from qkv.experiments.lengths import by_length
-from qkv.metrics.pair_scores import Bucket
+from qkv.metrics.text_metrics import Bucket
 
 from .records import record
 

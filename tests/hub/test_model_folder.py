@@ -16,7 +16,7 @@ import qkv
 from qkv.errors import CheckpointError, InputError
 from qkv.hub import Network, convert, load, load_as, model_folder, save_model
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest, write_manifest
-from qkv.hub.families.elmo import save_elmo
+from qkv.hub.families.elmo import write_elmo
 from qkv.hub.model_folder import resolve
 from qkv.hub.released import CONFIG
 from qkv.hub.tensors import WEIGHTS
@@ -304,7 +304,7 @@ def test_a_pickle_named_safetensors_is_detected(saved: Path) -> None:
 def test_a_tokenizer_larger_than_the_model_is_an_error(saved: Path) -> None:
     larger = CharTokenizer.train(["abc def and many more"])
     (saved / TOKENIZER).write_text(larger.to_json(), encoding="utf-8")
-    assert refused(saved).startswith(f"{TOKENIZER}: {len(larger)} tokens")
+    assert f"{len(larger)} tokens" in refused(saved)
     (saved / TOKENIZER).write_text("{}")
     assert refused(saved).startswith(f"{TOKENIZER}: ")
 
@@ -338,7 +338,7 @@ def test_round_trip_of_a_released_tokenizer(name: str, tmp_path: Path) -> None:
     assert again.special_tokens == tokenizer.special_tokens == SpecialTokens(pad=0, unk=1, cls=2, sep=3, end=7, mask=4)
     assert again.encode("b a c") == [6, 5, 1]
     save_model(build_model(name, vocab_size=7), tokenizer, tmp_path)
-    assert refused(tmp_path).startswith(f"{TOKENIZER}: 8 tokens")
+    assert "8 tokens" in refused(tmp_path)
     (tmp_path / TOKENIZER).write_text("{}")
     assert refused(tmp_path).startswith(f"{TOKENIZER}: ")
 
@@ -372,7 +372,8 @@ def test_config_json_is_parsed_once(saved: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_released_elmo_is_loaded_from_its_folder(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     model = build_model("elmo", vocab_size=793_471)
-    save_elmo(model, tmp_path / "elmo")
+    (tmp_path / "elmo").mkdir()
+    write_elmo(model, tmp_path / "elmo")
     again = load(tmp_path / "elmo")
     assert torch.equal(logits(again), logits(model))
     assert type(load_as(Elmo, tmp_path / "elmo")) is Elmo
@@ -382,19 +383,19 @@ def test_a_released_elmo_is_loaded_from_its_folder(tmp_path: Path) -> None:
 
 def test_each_tokenizer_must_fit_its_side(tmp_path: Path) -> None:
     few, many = CharTokenizer.train(["ab"]), CharTokenizer.train(["abcdef"])
-    for sizes, file in (
-        ({"source_vocab_size": len(many), "target_vocab_size": len(few)}, f"target_{TOKENIZER}"),
-        ({"source_vocab_size": len(few), "target_vocab_size": len(many)}, TOKENIZER),
+    for sizes, key in (
+        ({"source_vocab_size": len(many), "target_vocab_size": len(few)}, "target_vocab_size"),
+        ({"source_vocab_size": len(few), "target_vocab_size": len(many)}, "source_vocab_size"),
     ):
         save_model(
             build_model("rnn_seq2seq", **sizes), PairTokenizer(many, many.from_json(many.to_json(), "")), tmp_path
         )
-        assert refused(tmp_path).startswith(f"{file}: {len(many)} tokens")
+        assert f"{len(many)} tokens, but {key} is {len(few)}" in refused(tmp_path)
 
 
 def test_the_tokenizer_of_a_language_model_must_fit(tmp_path: Path) -> None:
     save_model(build_model("rnn_lm", vocab_size=5), CHARACTERS, tmp_path)
-    assert refused(tmp_path).startswith(f"{TOKENIZER}: {len(CHARACTERS)} tokens")
+    assert f"{len(CHARACTERS)} tokens" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("name", sorted(registered("model")))

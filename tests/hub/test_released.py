@@ -22,14 +22,16 @@ from qkv.hub.released import load_released, released_dtype, write_released
 from qkv.hub.tensors import INDEX, WEIGHTS
 from qkv.hub.weight_map import Weight, WeightMap
 from qkv.nn.interfaces import EncoderDecoder, LanguageModel
+from qkv.tokenizers.pretrained import READERS
 from tests.limits import cpu_limit
 
-from .toy import TOY, Config, Toy, config_json, made, same, theirs
+from .toy import TOY, Config, Toy, config_json, made, read_tokenizer, same, theirs
 
 
 @pytest.fixture(autouse=True)
 def _toy_is_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "toy", TOY)
+    monkeypatch.setitem(READERS, "toy", ((("vocab.txt",), read_tokenizer),))
 
 
 def released(folder: Path, tensors: dict[str, torch.Tensor], **config: Any) -> Path:

@@ -22,7 +22,7 @@ from qkv.errors import InputError
 from qkv.hub import checkpoint_manifest as manifest
 from qkv.hub.conversion import convert
 from qkv.hub.families import FAMILIES
-from qkv.hub.families.elmo import save_elmo
+from qkv.hub.families.elmo import write_elmo as write_elmo_files
 from qkv.hub.model_folder import save_model
 from qkv.hub.released import write_released
 from qkv.models import bert, elmo, gpt2, transformer, vit
@@ -93,8 +93,7 @@ def write_vit(folder: Path) -> None:
 
 
 def write_elmo(folder: Path) -> None:
-    folder.rmdir()
-    save_elmo(elmo.Elmo(elmo.ElmoConfig(**ELMO)), folder)
+    write_elmo_files(elmo.Elmo(elmo.ElmoConfig(**ELMO)), folder)
 
 
 def write_own(folder: Path) -> None:

@@ -78,12 +78,11 @@ def weights(config: Config) -> WeightMap:
     )
 
 
-def read_tokenizer(folder: Path, config: Config) -> Any:
-    path = folder / "vocab.txt"
-    return CharTokenizer.train([read_text(path, 2**10)]) if path.exists() else None
+def read_tokenizer(folder: Path, path: Path) -> Any:
+    return CharTokenizer.train([read_text(path, 2**10)])
 
 
-TOY = Family("toy", Toy, read_config, write_config, weights, read_tokenizer)
+TOY = Family("toy", Toy, read_config, write_config, weights)
 
 
 def made(**options: Any) -> Toy:

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 
-from qkv.metrics import alignment_accuracy
-from qkv.metrics.alignment_metrics import inside
+from qkv.metrics.alignment_metrics import alignment_accuracy, inside
 
 WEIGHTS = np.array([[0.6, 0.3, 0.1], [0.2, 0.3, 0.5], [0.1, 0.8, 0.1]], dtype=np.float32)  # argmax: 0, 2, 1
 

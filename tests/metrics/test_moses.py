@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.metrics import moses_tokens
+from qkv.metrics.text_metrics import moses_tokens
 
 
 @pytest.mark.parametrize(

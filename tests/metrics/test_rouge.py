@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.metrics import rouge_scores
-from qkv.metrics.rouge import rouge_words
+from qkv.metrics.rouge import rouge_scores, rouge_words
 
 KINDS = ("rouge_1", "rouge_2", "rouge_l")
 texts = st.lists(st.sampled_from("abc"), max_size=7)

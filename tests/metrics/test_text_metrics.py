@@ -9,17 +9,19 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.metrics import (
+from qkv.metrics.text_metrics import (
     bleu,
+    caption_bleu,
     character_error_rate,
-    corpus_scores,
+    chrf,
+    edit_distance,
+    exact_captions,
     exact_match,
     moses_tokens,
     phoneme_error_rate,
     tokenised_bleu,
     word_error_rate,
 )
-from qkv.metrics.text_metrics import caption_bleu, edit_distance, exact_captions
 
 words = st.text("abcä", max_size=8)
 
@@ -69,20 +71,20 @@ def test_the_number_of_references_must_match(metric: object) -> None:
 def test_bleu_and_chrf_match_sacrebleu() -> None:
     texts = ["Zwei Hunde spielen im Schnee .", "Ein Mann fährt Rad.", "Das ist ein Test."]
     references = ["Zwei Hunde spielen im Schnee.", "Ein Mann fährt Fahrrad.", "Dies ist nur ein Test."]
-    scores = corpus_scores(texts, references)
-    assert scores["bleu"] == sacrebleu.corpus_bleu(texts, [references]).score
-    assert scores["chrf"] == sacrebleu.corpus_chrf(texts, [references]).score
-    assert 0 < scores["bleu"] < 100
+    scores = {"bleu": bleu(texts, references), "chrf": chrf(texts, references)}
+    assert scores["bleu"].value == sacrebleu.corpus_bleu(texts, [references]).score
+    assert scores["chrf"].value == sacrebleu.corpus_chrf(texts, [references]).score
+    assert 0 < scores["bleu"].value < 100
     version = f"version:{sacrebleu.__version__}"
-    assert scores["bleu_signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{version}"
-    assert scores["chrf_signature"] == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|{version}"
+    assert scores["bleu"].signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{version}"
+    assert scores["chrf"].signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|{version}"
 
 
 def test_perfect_texts_score_100_and_empty_ones_0() -> None:
     references = ["Two dogs play in the snow.", "A man rides a bicycle."]
-    assert corpus_scores(references, references)["bleu"] == pytest.approx(100)
-    assert corpus_scores(references, references)["chrf"] == pytest.approx(100)
-    assert corpus_scores(["", ""], references)["bleu"] == 0
+    assert bleu(references, references).value == pytest.approx(100)
+    assert chrf(references, references).value == pytest.approx(100)
+    assert bleu(["", ""], references).value == 0
 
 
 GERMAN = ["Zwei Hunde spielen im Schnee .", "Ein Mann fährt Rad.", "Die 20-jährige sagt: „Das ist ein Test.“"]

@@ -80,7 +80,7 @@ def server() -> Iterator[Server]:
 
 
 def fetch(url: str, path: Path, *, digest: str = DIGEST, size: int = len(DATA), pauses: tuple[float, ...] = (0, 0)):
-    return download([url], path, digest=digest, size=size, pauses=pauses, schemes=("http",))
+    return download(url, path, digest=digest, size=size, pauses=pauses, schemes=("http",))
 
 
 def refused(fetching: Callable[[], None], kind: type[Exception] = DownloadError) -> str:
@@ -96,7 +96,7 @@ def names(folder: Path) -> list[str]:
 def test_download_creates_the_folder(server: Server, tmp_path: Path) -> None:
     told: list[int] = []
     path = tmp_path / "deep" / "er" / "file"
-    download([server.url], path, digest=DIGEST, size=len(DATA), progress=told.append, schemes=("http",))
+    download(server.url, path, digest=DIGEST, size=len(DATA), progress=told.append, schemes=("http",))
     assert path.read_bytes() == DATA
     assert names(path.parent) == ["file"]
     assert told == sorted(told)
@@ -177,17 +177,6 @@ def test_a_missing_file_fails_at_once_and_a_busy_server_is_retried(server: Serve
     assert (tmp_path / "file").read_bytes() == DATA
 
 
-def test_the_second_url_is_tried_if_the_first_fails(server: Server, tmp_path: Path) -> None:
-    server.codes = [404]
-    download([server.url, server.url], tmp_path / "file", digest=DIGEST, size=len(DATA), schemes=("http",))
-    assert (tmp_path / "file").read_bytes() == DATA
-    server.codes = [404, 403]
-    both = [server.url, f"{server.url}2"]
-    words = refused(lambda: download(both, tmp_path / "b", digest=DIGEST, size=len(DATA), schemes=("http",)))
-    assert f"{both[0]}: HTTP 404" in words
-    assert f"{both[1]}: HTTP 403" in words
-
-
 def test_a_refused_connection_names_the_url(tmp_path: Path) -> None:
     words = refused(lambda: fetch("http://127.0.0.1:9/none", tmp_path / "file"))
     assert "http://127.0.0.1:9/none" in words
@@ -197,7 +186,7 @@ def test_a_refused_connection_names_the_url(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x", "file:///etc/hostname", "x"])
 def test_only_https_is_allowed(tmp_path: Path, url: str) -> None:
-    words = refused(lambda: download([url], tmp_path / "file", digest=DIGEST, size=1))
+    words = refused(lambda: download(url, tmp_path / "file", digest=DIGEST, size=1))
     assert f"{url}: scheme must be https" in words
 
 
@@ -238,7 +227,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has those it
 url, path, digest, size = sys.argv[1:]
 try:
     progress = lambda have: print(have, flush=True)
-    download([url], Path(path), digest=digest, size=int(size), schemes=("http",), progress=progress)
+    download(url, Path(path), digest=digest, size=int(size), schemes=("http",), progress=progress)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """

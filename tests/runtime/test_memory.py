@@ -9,7 +9,7 @@ import torch
 
 from qkv.errors import InputError
 from qkv.runtime import memory
-from qkv.runtime.memory import format_bytes, free_memory, is_out_of_memory, require_memory
+from qkv.runtime.memory import free_memory, is_out_of_memory, require_memory
 
 CPU = torch.device("cpu")
 
@@ -50,13 +50,6 @@ def test_the_limit_of_a_cgroup_counts_its_page_cache_as_free(
     for name, content in files.items():
         (tmp_path / name).write_text(content + "\n")
     assert memory._left_by_cgroup(tmp_path) == left
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (21_300_000_000, "21.3 GB"), (16.5e12, "16.5 TB")]
-)
-def test_sizes_are_written_in_decimal_units(count: float, text: str) -> None:
-    assert format_bytes(count) == text
 
 
 def test_more_than_is_free_is_refused_with_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from qkv.nn.losses import gumbel, policy_gradient
 from qkv.tasks import bandit
 from qkv.tasks.bandit import TEST_SEED, VALID_SEED, BanditTask, GameBatch, draw_games, rollout, scores
 from qkv.tasks.bandit_policies import baselines, gittins_index, play
-from tests.datasets.build import load
+from tests.datasets.build import dataset, load
 from tests.tasks.settings import prepare
 
 BANDITS = Bandits(3, 4)
@@ -43,7 +43,7 @@ def test_rewards_follow_the_probabilities_and_are_reproducible():
 def test_invalid_games_are_errors():
     for arms, pulls in ((1, 5), (2, 0), (2, 10**6)):
         with pytest.raises(InputError, match="between"):
-            Bandits(arms, pulls)
+            dataset("bandits", arms=arms, pulls=pulls)
 
 
 def best_possible(pulls: int, arms: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))) -> float:

@@ -212,10 +212,8 @@ def test_captions_that_are_too_long_are_skipped_with_a_note():
     assert task.notes == ("skipped 1 caption(s) longer than 4 tokens",)
 
 
-def test_notes_of_all_splits_are_reported():
-    data = loaded(4)
-    noted = {split: replace(captions, notes=(f"of {split}",)) for split, captions in data.splits.items()}
-    assert prepared(replace(data, splits=noted)).notes == ("of train", "of valid", "of test")
+def test_notes_of_the_dataset_are_reported():
+    assert prepared(replace(loaded(4), notes=("of train",))).notes == ("of train",)
     with pytest.raises(InputError, match=r"model\.max_length = 4"):
         prepared(longest=4)
 

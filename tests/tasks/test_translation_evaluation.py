@@ -6,8 +6,8 @@ import torch
 from qkv.datasets.dataset import PairDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.metrics import ROUGE_SIGNATURE, tokenised_bleu
-from qkv.metrics.pair_scores import BUCKETS, Bucket, bleu_by_length, pronunciation_scores
+from qkv.metrics.rouge import ROUGE_SIGNATURE
+from qkv.metrics.text_metrics import BUCKETS, Bucket, bleu_by_length, pronunciation_scores, tokenised_bleu
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.pipelines.translator import Translator
 from qkv.tasks.task import Evaluation

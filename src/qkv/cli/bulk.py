@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.cli.console import collect_results, info, note, rate_bar, result
-from qkv.datasets.line_file import LineFile
-from qkv.datasets.text_files import is_parsed
+from qkv.datasets.text_files import LineFile, is_parsed
 from qkv.errors import InputError
 from qkv.runtime.files import sampled_sha256
 from qkv.runtime.resumable import ResumableOutput, check_resumable

@@ -14,7 +14,7 @@ from qkv.registry import nearest
 
 if TYPE_CHECKING:
     from qkv.datasets.dataset import Dataset
-    from qkv.datasets.dataset_cache import DatasetCache, DatasetInfo
+    from qkv.datasets.dataset_cache import DataFile, DatasetCache
 
 YOURS = "yours"  # license of datasets that the user provides
 OWN = "own"  # split name for a user's file
@@ -41,8 +41,8 @@ def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> N
 
     store = DatasetCache.with_folder(data_dir)
     for name, entry in registered("dataset").items():
-        size = sum(file.size for file in entry.info.files) if entry.info else 0
-        where = _where(store, entry.info) if entry.info else ""
+        size = sum(file.size for file in entry.files)
+        where = _where(store, entry.files) if entry.files else ""
         if json:
             result_json(
                 {"name": name, "summary": entry.summary, "license": entry.license, "bytes": size, "where": where}
@@ -52,17 +52,17 @@ def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> N
             result(f"{name:17} {entry.summary}{files}  [{entry.license}]")
 
 
-def _where(store: "DatasetCache", corpus: "DatasetInfo") -> str:
+def _where(store: "DatasetCache", files: tuple["DataFile", ...]) -> str:
     """Return the location of a dataset's files, or why they are missing."""
     try:
-        paths = {file: store.find(file) for file in corpus.files}
+        paths = {file: store.find(file) for file in files}
     except InputError as error:
         return f"unusable ({error})"
     missing = [file for file, path in paths.items() if path is None]
     if not missing:
         folders = {str(path.parent.parent): None for path in paths.values() if path is not None}
         return f"in {', '.join(folders)}"
-    if all(file.urls for file in missing):
+    if all(file.url for file in missing):
         return "not downloaded" if len(missing) == len(paths) else f"{len(missing)} file(s) not downloaded"
     return "missing (manual download required)"
 
@@ -83,19 +83,18 @@ def fetch(
     from qkv.registry import lookup
 
     dataset = lookup("dataset", name)
-    corpus = dataset.info
-    if corpus is None and dataset.license == YOURS:
+    if not dataset.files and dataset.license == YOURS:
         option = "--data FILE" if user_dataset(name) else f"--set data.name={name} --set data.folder=FOLDER"
         raise InputError(
             f"{name}: nothing to download, you provide the files; train on them with qkv train RECIPE {option}"
         )
-    if corpus is None:
+    if not dataset.files:
         raise InputError(f"{name} is synthetic: there are no files to download")
     store = DatasetCache.with_folder() if data_dir is None else DatasetCache((data_dir,))
-    paths = [str(path) for path in store.fetch(corpus, corpus.files)]
-    info(f"{name}: license: {corpus.license}")
+    paths = [str(path) for path in store.fetch(name, dataset.files, dataset.license, dataset.origin)]
+    info(f"{name}: license: {dataset.license}")
     if json:
-        result_json({"name": name, "license": corpus.license, "files": paths})
+        result_json({"name": name, "license": dataset.license, "files": paths})
     else:
         result("\n".join(paths))
 
@@ -167,7 +166,7 @@ def _show_dataset(name: str, split: str, languages: str | None, folder: Path | N
     loaded = build(dataset, options, "data").load()
     if split not in loaded.splits:
         raise InputError("; ".join([f"{name} has no split {split}{nearest(split, loaded.splits)}", *loaded.notes]))
-    if dataset.info is not None:
+    if dataset.files:
         info(f"{name}: license: {dataset.license}")
     _show(name, loaded, split, count, json)
 

@@ -127,7 +127,7 @@ def read_text(file: Path | None, what: str) -> str:
 
 
 def _read_once(file: Path | None, what: str) -> bytes:
-    from qkv.datasets.text_files import read_data
+    from qkv.runtime.files import read_regular
 
     descriptor = None if file is None else DESCRIPTOR.fullmatch(str(file))
     if file is None or _name(file) == STDIN:
@@ -137,10 +137,10 @@ def _read_once(file: Path | None, what: str) -> bytes:
     try:
         mode = file.stat().st_mode
     except (OSError, ValueError):
-        return read_data(file)  # raises the error message
+        return read_regular(file)  # raises the error message
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise InputError(f"{file}: is {file_kind(mode)}: use standard input instead (< {file})")
-    return read_data(file)
+    return read_regular(file)
 
 
 def _read_descriptor(number: int, file: Path) -> bytes:

@@ -47,15 +47,7 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
     with open_regular(path) as file:
         try:
             yield file
-        except (
-            EOFError,
-            zlib.error,
-            zipfile.BadZipFile,
-            tarfile.TarError,
-            KeyError,
-            IndexError,
-            RuntimeError,
-        ) as error:
+        except (EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError, LookupError, RuntimeError) as error:
             raise InputError(f"{path}: truncated or corrupt: {error}") from None
         except OSError as error:  # BadGzipFile too, which has no strerror
             raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None

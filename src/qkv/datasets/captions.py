@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
 from numpy import ndarray
 
-from qkv.datasets.image_files import read_image
+from qkv.datasets.images import read_image
 from qkv.errors import InputError
 from qkv.runtime.bars import Bars
 from qkv.runtime.files import open_regular
@@ -40,19 +40,12 @@ class Captions:
     images: Shaped[ndarray, "count channels height width"]
     texts: tuple[tuple[str, ...], ...]  # one or more captions per image; objects refer to the first
     objects: tuple[tuple[Named, ...], ...] = ()  # per image; empty if not annotated
-    notes: tuple[str, ...] = ()  # about skipped images
-
-    def __post_init__(self) -> None:
-        if len(self.images) != len(self.texts) or (self.objects and len(self.objects) != len(self.texts)):
-            raise InputError(f"there are {len(self.images)} image(s), but captions for {len(self.texts)}")
-        if not all(self.texts):
-            raise InputError(f"image {self.texts.index(())} has no caption")
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def __getitem__(self, index: slice) -> "Captions":
-        return Captions(self.images[index], self.texts[index], self.objects[index], self.notes)
+        return Captions(self.images[index], self.texts[index], self.objects[index])
 
 
 def read_captioned_images(

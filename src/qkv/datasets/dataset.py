@@ -15,14 +15,15 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 from pydantic import AfterValidator, Field
 
 from qkv.config import Config, Term, TokenizerTerm
-from qkv.datasets.captions import Captions
+from qkv.datasets.captions import Captions, read_captioned_images
 from qkv.datasets.columns import PAIRS, Column
-from qkv.datasets.dataset_cache import DatasetCache, DatasetInfo
+from qkv.datasets.dataset_cache import DataFile, DatasetCache
 from qkv.datasets.episodes import FewShotDataset
 from qkv.datasets.images import LabeledImages
 from qkv.datasets.pair import Pair
 from qkv.datasets.squad import Question
 from qkv.datasets.tagged import Tagged
+from qkv.errors import InputError
 from qkv.registry import describe
 from qkv.runtime.files import absolute_path
 
@@ -243,8 +244,9 @@ class DatasetConfig(Config):
     size: Annotated[int, Field(ge=1, le=MAX_SIZE)] | None = None  # maximum number of training examples
 
     summary: ClassVar[str]  # in `qkv data list`; default: the first line of the docstring
-    license: ClassVar[str] = "unknown"  # default: that of `info`
-    info: ClassVar[DatasetInfo | None] = None  # None: generated, or files of the user
+    license: ClassVar[str] = "unknown"
+    files: ClassVar[tuple[DataFile, ...]] = ()  # none: generated, or files of the user
+    origin: ClassVar[str] = ""  # instructions for a manual download of the files
     dataset_class: ClassVar[type[Dataset[Any]]]
     columns: ClassVar[tuple[Column, ...]] = PAIRS  # of its result tables
     remarks: ClassVar[Mapping[str, str]] = {}  # below its result tables, by language pair ("" if it has none)
@@ -253,8 +255,6 @@ class DatasetConfig(Config):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         if "summary" not in vars(cls):
             cls.summary = describe(cls)
-        if cls.info is not None and "license" not in vars(cls):
-            cls.license = cls.info.license
 
     @property
     def languages(self) -> str:
@@ -265,6 +265,10 @@ class DatasetConfig(Config):
     def cache(self) -> DatasetCache:
         """Folders in which the files of the dataset are searched."""
         return DatasetCache.with_folder(self.folder)
+
+    def fetch(self, files: Sequence[DataFile] | None = None) -> list[Path]:
+        """Return the paths of these files, by default of all, downloading missing ones."""
+        return self.cache.fetch(self.registered_name, files or self.files, self.license, self.origin)
 
     def load(self) -> Dataset[Any]:
         """Load all splits, downloading missing files."""
@@ -282,35 +286,32 @@ class TextDatasetConfig(DatasetConfig):
     lowercase: bool = False  # convert all text to lower case
 
 
-class LabeledTextConfig(TextDatasetConfig):
-    """Texts with labels."""
-
-    dataset_class = LabeledTextDataset
-
-
-class TaggedConfig(TextDatasetConfig):
-    """Sentences with a tag for each word."""
-
-    dataset_class = TaggedDataset
-
-
-class CaptionConfig(TextDatasetConfig):
-    """Images with captions."""
-
-    dataset_class = CaptionDataset
-
-
-class CaptionFolderConfig(CaptionConfig):
+class CaptionFolderConfig(TextDatasetConfig):
     """A folder of the user with captioned images."""
 
+    dataset_class = CaptionDataset
     license = "yours"
 
     side: Annotated[int, Field(ge=1, le=4096)] = 224  # images are resized to side x side pixels
     features: FilePath | None = None  # safetensors file with precomputed image features
 
-    @property
-    def features_path(self) -> Path | None:
-        return None if self.features is None else Path(self.features)
+    def find_folder(self, *patterns: str) -> Path:
+        """Return the first folder, or its subfolder named like the dataset, with a file that matches a pattern."""
+        for folder in self.cache.folders:
+            for candidate in (folder, folder / self.registered_name):
+                if any(any(candidate.glob(pattern)) for pattern in patterns):
+                    return candidate
+        searched = ", ".join(str(folder) for folder in self.cache.folders)
+        raise InputError(
+            f"{self.registered_name}: no {' or '.join(patterns)} is in {searched}, or in a subfolder "
+            f"{self.registered_name}: set the folder of the images and captions with --data-dir FOLDER, or in a recipe "
+            "with --set data.folder=FOLDER"
+        )
+
+    def read_images(self, texts: Mapping[str, Sequence[str]], folder: Path) -> Captions:
+        """Read the images with these captions, or their features."""
+        features = None if self.features is None else Path(self.features)
+        return read_captioned_images(texts, folder, self.side, features)
 
 
 class PairConfig(TextDatasetConfig):

@@ -1,10 +1,11 @@
 """Locate the files of a dataset in user folders and the cache, and download missing ones."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 from qkv.errors import InputError
 from qkv.runtime.bars import Bars
@@ -19,20 +20,27 @@ class DataFile:
     """A file with a known SHA-256."""
 
     path: str  # relative to a data folder
-    sha256: str
     size: int  # bytes
-    urls: tuple[str, ...] = ()  # that serve exactly these bytes
+    sha256: str
+    url: str = ""  # that serves exactly these bytes; "": must be downloaded manually
     unpacked: "DataFile | None" = None  # the decompressed file, accepted as well
 
 
-@dataclass(frozen=True)
-class DatasetInfo:
-    """Name, license, origin and files of a dataset."""
+Sizes = Mapping[str, tuple[int, str]]  # file name -> (size in bytes, SHA-256)
 
-    name: str
-    license: str
-    origin: str  # instructions for a manual download
-    files: tuple[DataFile, ...]
+
+def data_files(
+    folder: str, files: Sizes, url: str = "", unpacked: Sizes = MappingProxyType({})
+) -> tuple[DataFile, ...]:
+    """Return the files of a dataset, whose names are appended to `folder` and `url`.
+
+    `unpacked` has the decompressed files that are accepted instead of a .gz file.
+    """
+    plain = {f"{name}.gz": DataFile(f"{folder}/{name}", *entry) for name, entry in unpacked.items()}
+    return tuple(
+        DataFile(f"{folder}/{name}", *entry, f"{url}/{name}" if url else "", plain.get(name))
+        for name, entry in files.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -60,32 +68,31 @@ class DatasetCache:
                     return folder / candidate.path
         return None
 
-    def fetch(self, info: DatasetInfo, files: Sequence[DataFile]) -> list[Path]:
-        """Return the paths of these files of a dataset, downloading missing ones."""
-        paths = {file: self.find(file) for file in files}
-        missing = [file for file, path in paths.items() if path is None]
-        if missing:
-            paths |= self._download(info, missing)
-        return [path for file in files if (path := paths[file]) is not None]
+    def fetch(self, name: str, files: Sequence[DataFile], license_name: str, origin: str) -> list[Path]:
+        """Return the paths of files of a dataset, downloading missing ones.
 
-    def _download(self, info: DatasetInfo, files: Sequence[DataFile]) -> dict[DataFile, Path]:
+        `origin` has the instructions for a manual download.
+        """
+        paths = [self.find(file) for file in files]
+        missing = [file for file, path in zip(files, paths, strict=True) if path is None]
         into = self.folders[-1]
-        manual = next((file for file in files if not file.urls), None)
+        manual = next((file for file in missing if not file.url), None)
         if manual is not None:
             searched = ", ".join(str(folder) for folder in self.folders)
             raise InputError(
-                f"{info.name}: {manual.path} is not in {searched}, and must be downloaded manually: {info.origin} "
+                f"{name}: {manual.path} is not in {searched}, and must be downloaded manually: {origin} "
                 f"Save it in {into} as {(manual.unpacked or manual).path}, or set another folder with --data-dir or "
                 f"{DATA_VARIABLE}"
             )
-        display = Bars()
-        size = sum(file.size for file in files)
-        display.say(f"{info.name}: downloading {len(files)} file(s), {size / 1e6:.1f} MB, into {into}")
-        display.say(f"{info.name}: license: {info.license}")
-        for file in files:
-            with display.byte_bar(Path(file.path).name, file.size) as progress:
-                download(file.urls, into / file.path, digest=file.sha256, size=file.size, progress=progress)
-        return {file: into / file.path for file in files}
+        if missing:
+            bars = Bars()
+            size = sum(file.size for file in missing)
+            bars.say(f"{name}: downloading {len(missing)} file(s), {size / 1e6:.1f} MB, into {into}")
+            bars.say(f"{name}: license: {license_name}")
+            for file in missing:
+                with bars.byte_bar(Path(file.path).name, file.size) as progress:
+                    download(file.url, into / file.path, digest=file.sha256, size=file.size, progress=progress)
+        return [path or into / file.path for file, path in zip(files, paths, strict=True)]
 
 
 def cache_folder() -> Path:
@@ -102,7 +109,7 @@ def _check_digest(path: Path, file: DataFile) -> None:
     if digest != file.sha256:
         actual = f"its SHA-256 is {digest}" if digest else f"it has {stat.st_size:,} bytes"
         expected = f"{file.sha256}" if digest else f"{file.size:,}"
-        fix = "delete it to download it again" if file.urls else "replace it with the right file"
+        fix = "delete it to download it again" if file.url else "replace it with the right file"
         raise InputError(f"{path}: unexpected content: {actual}, expected {expected}; {fix}")
 
 

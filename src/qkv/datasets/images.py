@@ -1,15 +1,30 @@
-"""Labeled images, and the idx file format of MNIST."""
+"""Labeled images, the idx file format of MNIST, and image files of users, which are not trusted."""
 
+import io
+import math
+import os
 import struct
+import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 from numpy import ndarray
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from qkv.errors import InputError
+from qkv.runtime.files import open_regular
+from qkv.runtime.native import silence_native_stderr
 
-UBYTE = 0x08  # the only supported element type
+UBYTE = 0x08  # the only supported element type of idx files
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
+MAX_PIXELS = 2**26  # a small file can declare any size
+MAX_SIDE = 2**16  # the decoders allocate memory for each row
+MAX_BYTES = 2**28
+MAX_SCANS = 2**8  # of a progressive JPEG, each a pass over all pixels; encoders write about 10
+ROWS = 2**10  # converted at once
+MODES_16_BIT = ("I", "I;16", "I;16B", "I;16L", "I;16N")  # grayscale
 
 
 @dataclass(frozen=True)
@@ -33,9 +48,68 @@ def parse_idx(data: bytes, where: str, dimensions: int) -> UInt8[ndarray, "..."]
     if len(data) < header or data[:4] != bytes((0, 0, UBYTE, dimensions)):
         raise InputError(f"{where}: not an idx file of bytes with {dimensions} dimension(s)")
     sizes = struct.unpack(f">{dimensions}I", data[4:header])
-    count = 1
-    for size in sizes:
-        count *= size
+    count = math.prod(sizes)
     if len(data) - header != count:
         raise InputError(f"{where}: truncated or corrupt: {len(data) - header:,} elements, expected {count:,}")
     return np.frombuffer(bytearray(data), dtype=np.uint8, offset=header).reshape(sizes)  # writable
+
+
+def read_image(path: Path, channels: int, height: int, width: int) -> UInt8[ndarray, "channels height width"]:
+    """Read an image, rotated according to EXIF, resized, with transparent pixels on white."""
+    if channels not in (1, 3):
+        raise InputError(f"{path}: images have one channel (grayscale) or three (RGB), but this model has {channels}")
+    try:
+        with warnings.catch_warnings(), open_regular(path) as file:
+            warnings.simplefilter("ignore")  # covered by the errors below
+            flat = _decode(file, "L" if channels == 1 else "RGB")
+    except InputError as error:
+        prefix = "" if str(error).startswith(str(path)) else f"{path}: "
+        raise InputError(f"{prefix}{error}") from None
+    except Image.DecompressionBombError:  # too large for Pillow to open
+        raise InputError(f"{path}: has too many pixels: resize it first") from None
+    except UnidentifiedImageError:
+        raise InputError(f"{path}: not an image in a supported format ({', '.join(FORMATS)})") from None
+    except Exception as error:  # decoders may raise anything for a crafted file
+        raise InputError(f"{path}: truncated or corrupt: {' '.join(str(error).split())[:200]}") from None
+    pixels = np.asarray(flat.resize((width, height), Image.Resampling.BILINEAR))
+    return pixels[None] if channels == 1 else np.moveaxis(pixels, -1, 0)
+
+
+def _decode(file: io.BufferedReader, mode: str) -> Image.Image:
+    """Check the size of an image, and decode its first frame in the given mode."""
+    if os.fstat(file.fileno()).st_size > MAX_BYTES:
+        raise InputError(f"larger than {MAX_BYTES // 2**20} MiB")
+    with Image.open(file, formats=FORMATS) as image:
+        if max(image.size) > MAX_SIDE or image.width * image.height > MAX_PIXELS:
+            raise InputError(f"{image.width:,} x {image.height:,} pixels are too many: resize it first")
+        if image.format in ("JPEG", "MPO"):
+            _check_scans(file)
+        with silence_native_stderr():  # libtiff writes warnings to stderr
+            image.load()
+        ImageOps.exif_transpose(image, in_place=True)
+        flat = Image.new(mode, image.size)
+        for top in range(0, image.height, ROWS):  # in parts, because a conversion makes several copies
+            part = image.crop((0, top, image.width, min(top + ROWS, image.height)))
+            flat.paste(_on_white(part).convert(mode), (0, top))
+    return flat
+
+
+def _check_scans(file: io.BufferedReader) -> None:
+    """Raise for a JPEG with too many scans; the marker cannot occur within their data."""
+    start = file.tell()
+    file.seek(0)
+    count = sum(chunk.count(b"\xff\xda") for chunk in iter(lambda: file.read(2**20), b""))
+    file.seek(start)
+    if count > MAX_SCANS:
+        raise InputError(f"a JPEG with {count:,} scans, at most {MAX_SCANS} are accepted")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise InputError("float pixels have no defined range: save the image with 8 or 16 bits")
+    if image.mode in MODES_16_BIT:  # Pillow would clip at 255
+        return Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 2**16 - 1) // 257).astype(np.uint8))
+    if not image.has_transparency_data:
+        return image
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA"))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from qkv.errors import InputError
 from qkv.types import Int, Tensor
 
 IGNORE_INDEX = -1  # text index of padding, and target of the last token of a text
@@ -24,8 +23,6 @@ class Packed:
 
 def pack(texts: Sequence[Sequence[int]], length: int, pad: int) -> Packed:
     """Concatenate texts and split them into rows; the last row is padded with `pad`."""
-    if length < 1:
-        raise InputError(f"length must be at least 1, not {length}")
     sizes = torch.tensor([len(text) for text in texts], dtype=torch.long)
     tokens = torch.from_numpy(
         np.concatenate([np.asarray(text, dtype=np.int64) for text in texts] or [np.empty(0, int)])

@@ -76,7 +76,9 @@ def _from_json(lines: Sequence[str], where: str, keys: tuple[str, str]) -> Itera
         if not isinstance(entry, dict):
             raise InputError(f"{location} is not an object; expected {_example(keys)}")
         names = names or _names(entry, keys)
-        if names is None or not all(_is_cell(entry.get(name)) for name in names):
+        if names is None or not all(
+            isinstance(entry.get(name), str | int) for name in names
+        ):  # a label may be a number
             raise InputError(f"{location} lacks keys with text values; expected {_example(names or keys)}")
         yield Row(number, *(str(entry[name]) for name in names))
 
@@ -87,11 +89,6 @@ def _names(entry: dict[str, Any], keys: tuple[str, str]) -> tuple[str, str] | No
         return keys
     texts = [key for key, value in entry.items() if isinstance(value, str)]
     return (texts[0], texts[1]) if len(texts) == 2 else None
-
-
-def _is_cell(value: Any) -> bool:
-    """Return whether a value is a string or a number; labels are often numbers."""
-    return isinstance(value, str | int)
 
 
 def _example(keys: tuple[str, str]) -> str:

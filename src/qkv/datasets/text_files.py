@@ -2,36 +2,28 @@
 
 import codecs
 import hashlib
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 from qkv.datasets.pair import Pair
 from qkv.datasets.sniff import binary_kind, is_header, looks_tagged
 from qkv.datasets.tables import Row, parse_rows
 from qkv.datasets.tagged import Tagged, parse_conllu, text_of
 from qkv.errors import InputError
-from qkv.runtime.files import read_regular
+from qkv.runtime.files import open_regular, read_regular
 
 MAX_HELD_OUT = 1000
-CONLLU_SUFFIX = ".conllu"
+MAX_LINE_BYTES = 2**26  # of a LineFile
 
+Split = Literal["train", "valid", "test"]
 Example = TypeVar("Example")
 
 
-@dataclass(frozen=True)
-class ReadPairs:
-    """Pairs, and notes about skipped lines."""
-
-    pairs: list[Pair]
-    notes: tuple[str, ...]
-
-
-def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = False) -> ReadPairs:
-    """Read pairs from a two-column table (TSV, *.csv, *.jsonl), or from a source and a target file.
+def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = False) -> tuple[list[Pair], list[str]]:
+    """Read pairs, and notes, from a two-column table (TSV, *.csv, *.jsonl), or from a source and a target file.
 
     A header and lines with an empty side are skipped with a note; with `strict` they are errors. Sources from
     a *.conllu file include words and heads. With `labelled` the targets are class labels, stripped of whitespace.
@@ -67,31 +59,17 @@ def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = 
         raise InputError(f"{name}: no {what} found")
     if empty:
         notes.append(f"{name}: skipped {len(empty)} line(s) with an empty side, the first at line {empty[0]}")
-    return ReadPairs(pairs, tuple(notes))
+    return pairs, notes
 
 
 def is_parsed(path: Path) -> bool:
     """Return whether a file is named *.conllu."""
-    return path.suffix.lower() == CONLLU_SUFFIX
-
-
-def read_data(path: Path) -> bytes:
-    """Read a data file. Pipes are refused, because resuming or evaluating a run reads its data again."""
-    try:
-        piped = stat.S_ISFIFO(path.stat().st_mode)
-    except (OSError, ValueError):
-        piped = False  # read_regular raises the error
-    if piped:
-        raise InputError(f"{path}: is a pipe: save it to a file first")
-    try:
-        return read_regular(path)
-    except MemoryError:
-        raise InputError(f"{path}: does not fit into memory") from None
+    return path.suffix.lower() == ".conllu"
 
 
 def read_lines(path: Path) -> list[str]:
     """Read the lines of a UTF-8 text file."""
-    return decode_lines(read_data(path), str(path))
+    return decode_lines(read_regular(path), str(path))
 
 
 def read_parsed(path: Path) -> list[Tagged]:
@@ -104,7 +82,7 @@ def read_parsed(path: Path) -> list[Tagged]:
 
 def read_text(path: Path) -> str:
     """Read a UTF-8 text file."""
-    return decode_text(read_data(path), str(path))
+    return decode_text(read_regular(path), str(path))
 
 
 def decode_lines(data: bytes, name: str) -> list[str]:
@@ -120,23 +98,70 @@ def decode_lines(data: bytes, name: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
-def decode_text(data: bytes, name: str) -> str:
-    """Decode UTF-8 data; binary data is an InputError that starts with `name`."""
+def decode_text(data: bytes, name: str, first_line: int = 1, offset: int = 0, head: bytes = b"") -> str:
+    """Decode UTF-8 data; binary data is an InputError that starts with `name`.
+
+    `first_line` and `offset` are the position of the data in a file that begins with `head`.
+    """
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig" if first_line == 1 else "utf-8")
+        at, problem, advice = data.find(b"\0"), "contains NUL", "is it a binary file?"
     except UnicodeDecodeError as error:
-        if kind := binary_kind(data):
-            raise InputError(f"{name}: is a binary file ({kind}), expected text") from None
-        offset = error.start + (3 if data.startswith(codecs.BOM_UTF8) else 0)
-        line = data.count(b"\n", 0, offset) + 1
-        raise InputError(
-            f"{name}: not UTF-8 at byte {offset} (0x{data[offset]:02x}), line {line}: convert it first, e.g. with iconv"
-        ) from None
-    if (offset := data.find(b"\0")) >= 0:
-        line = data.count(b"\n", 0, offset) + 1
-        kind = binary_kind(data) or f"NUL at byte {offset}, line {line}"
+        at = error.start + (3 if first_line == 1 and data.startswith(codecs.BOM_UTF8) else 0)
+        problem, advice = "not UTF-8", "convert it first, e.g. with iconv"
+    if at < 0:
+        return text
+    if kind := binary_kind(head or data):
         raise InputError(f"{name}: is a binary file ({kind}), expected text in UTF-8")
-    return text
+    line = first_line + data.count(b"\n", 0, at)
+    raise InputError(f"{name}: {problem} at byte {offset + at} (0x{data[at]:02x}), line {line}: {advice}")
+
+
+class LineFile:
+    """The lines of a UTF-8 file of any length, which end as in `decode_lines`.
+
+    It is read once to check and to count them, and then a few lines at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = self.blank_count = 0
+        self.first_blank: int | None = None  # number of the first blank line
+        digest = hashlib.sha256()
+        for line in self._lines(digest):
+            self.count += 1
+            if not line.strip():
+                self.blank_count += 1
+                self.first_blank = self.first_blank or self.count
+        self.sha256 = digest.hexdigest()
+        if self.blank_count == self.count:
+            raise InputError(f"{path}: is empty")
+
+    def chunks(self, size: int, first: int = 0) -> Iterator[tuple[int, list[str]]]:
+        """Yield (index of the first line, lines) for every `size` lines, from line `first` on."""
+        lines = islice(self._lines(), first, None)
+        while chunk := list(islice(lines, size)):
+            yield first, chunk
+            first += len(chunk)
+
+    def _lines(self, digest: Any = None) -> Iterator[str]:
+        """Yield the lines, and update a hash with their bytes."""
+        with open_regular(self.path) as file:
+            offset = number = 0
+            head = b""
+            while data := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(data) > MAX_LINE_BYTES:
+                    raise InputError(f"{self.path}: line {number} is longer than {MAX_LINE_BYTES // 2**20} MiB")
+                if digest is not None:
+                    digest.update(data)
+                head = head or data
+                line = decode_text(data, str(self.path), number, offset, head)
+                if number == 1 and not line.endswith("\n"):  # a text without LF: its lines may end with CR
+                    yield from line.removesuffix("\r").split("\r")
+                    return
+                yield line.removesuffix("\n").removesuffix("\r")
+                offset += len(data)
 
 
 def _table(path: Path, keys: tuple[str, str]) -> list[Row]:
@@ -148,15 +173,12 @@ def _table(path: Path, keys: tuple[str, str]) -> list[Row]:
 def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str | Tagged, str]]:
     if is_parsed(target):
         raise InputError(f"{target}: only the source file can be CoNLL-U: put it before {source}")
-    unit = "sentence" if is_parsed(source) else "line"
-    sources: Sequence[str | Tagged] = read_parsed(source) if unit == "sentence" else read_lines(source)
+    sources: Sequence[str | Tagged] = read_parsed(source) if is_parsed(source) else read_lines(source)
     targets = read_lines(target)
-    sides = [(len(sources), source, unit), (len(targets), target, "line")]
     if len(sources) != len(targets):
-        (fewer, shorter, short_unit), (more, longer, long_unit) = sorted(sides)
+        unit = "sentences" if is_parsed(source) else "lines"
         raise InputError(
-            f"{shorter} has {fewer} {short_unit}s but {longer} has {more}"
-            f"{'' if short_unit == long_unit else f' {long_unit}s'}: {long_unit} {fewer + 1} of {longer} has no partner"
+            f"{source} has {len(sources)} {unit} but {target} has {len(targets)} lines: each source needs one target"
         )
     yield from zip(range(1, len(sources) + 1), sources, targets, strict=True)
 
@@ -180,13 +202,17 @@ def hold_out(
 def split_by_source(pairs: Sequence[Pair], valid: int, test: int) -> dict[str, list[Pair]]:
     """Hold out sources for valid and test by a hash of the case-folded source, so that no source is in two splits."""
     sources = sorted({pair.source.casefold() for pair in pairs}, key=digest)
-    if len(sources) <= valid + test:
-        raise InputError(f"cannot hold out {valid} and {test} of {len(sources)} distinct sources")
     split_of = dict.fromkeys(sources[:valid], "valid") | dict.fromkeys(sources[valid : valid + test], "test")
     splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     for pair in pairs:
         splits[split_of.get(pair.source.casefold(), "train")].append(pair)
     return splits
+
+
+def split_of(text: str, hashed_bytes: int = 4) -> Split:
+    """Return the split of a text by its hash: 80 % train, 10 % valid, 10 % test."""
+    bucket = int.from_bytes(digest(text)[:hashed_bytes], "big") % 10
+    return "test" if bucket == 0 else "valid" if bucket == 1 else "train"
 
 
 def digest(text: str) -> bytes:

@@ -1,8 +1,9 @@
 """Datasets read from files of the user."""
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Strict
 
@@ -18,6 +19,7 @@ from qkv.datasets.dataset import (
     TextDataset,
     TextDatasetConfig,
 )
+from qkv.datasets.pair import Pair
 from qkv.datasets.sniff import check_labels, looks_like_texts, looks_tagged
 from qkv.datasets.squad import Question, parse_squad
 from qkv.datasets.tables import TABLES
@@ -30,7 +32,6 @@ COLUMNS_EXPECTED = "expected CoNLL columns: a word and its tag on each line, an 
 
 Column = Literal["upos", "xpos", "deprel"]
 FilePaths = Annotated[tuple[FilePath, ...], Strict(False)]
-Example = TypeVar("Example")
 
 
 class UserFiles(TextDatasetConfig):
@@ -44,21 +45,39 @@ class UserFiles(TextDatasetConfig):
     test: FilePaths = ()  # test files
     valid_share: Annotated[float, Field(gt=0, lt=1)] = 0.05  # share of the training examples held out
 
-    def read_splits(self, read: Callable[[Sequence[Path]], list[Example]]) -> dict[str, list[Example]]:
-        """Read the files of each split."""
+    def read(self) -> Dataset[Any]:
         if not self.train:
             raise InputError(self.usage)
         files = {"train": self.train, "valid": self.valid, "test": self.test}
-        return {split: read([Path(path) for path in paths]) for split, paths in files.items() if paths}
-
-    def hold_out_valid(self, splits: dict[str, list[Example]], key: Callable[[Example], str]) -> None:
-        """Hold out validation examples if there are no validation files; examples of equal key stay together."""
+        notes: list[str] = []
+        splits = {split: self.read_examples([*map(Path, paths)], notes) for split, paths in files.items() if paths}
+        self.check(splits["train"])
         if "valid" not in splits:
-            splits["train"], splits["valid"] = hold_out(splits["train"], self.valid_share, key)
+            splits["train"], splits["valid"] = self.hold_out(splits["train"])
+        return self.dataset_class(splits, tuple(notes))
 
     @classmethod
     def read_files(cls, paths: Sequence[Path], split: str, **options: Any) -> Dataset[Any]:
-        """Read files as one split, with empty training and validation splits."""
+        """Read files as one split, with empty training and validation splits; options of other formats are ignored."""
+        config = cls(**{key: value for key, value in options.items() if key in cls.model_fields})
+        notes: list[str] = []
+        examples = config.read_examples(paths, notes)
+        return cls.dataset_class({"train": examples[:0], "valid": examples[:0], split: examples}, tuple(notes))
+
+    @abstractmethod
+    def read_examples(self, paths: Sequence[Path], notes: list[str]) -> Any:
+        """Read the examples of files; notes about skipped ones are appended to `notes`."""
+
+    def check(self, examples: Any) -> None:
+        """Raise if the training examples do not look like those of this format."""
+
+    def hold_out(self, examples: Any) -> tuple[Any, Any]:
+        """Split into training and validation examples; examples of equal `key` stay together."""
+        return hold_out(examples, self.valid_share, self.key)
+
+    @staticmethod
+    def key(example: Any) -> str:
+        """Return the text that determines the split of an example."""
         raise NotImplementedError
 
     @property
@@ -77,27 +96,15 @@ class UserPairs(UserFiles, PairConfig):
 
     strict: bool = False  # raise for lines with an empty side instead of skipping them
 
-    def read(self) -> Dataset[Any]:
-        notes: list[str] = []
-        splits = self.read_splits(lambda paths: self._read(paths, notes, self.strict))
-        self._check(splits)
-        self.hold_out_valid(splits, lambda pair: pair.source)
-        return self.dataset_class(splits, tuple(notes))
+    def read_examples(self, paths: Sequence[Path], notes: list[str]) -> list[Pair]:
+        labelled = issubclass(self.dataset_class, LabeledTextDataset)
+        pairs, skipped = read_pairs(paths, strict=self.strict, labelled=labelled)
+        notes.extend(skipped)
+        return pairs
 
-    def _check(self, splits: dict[str, Any]) -> None:
-        """Raise if the files do not look like examples of this dataset."""
-
-    @classmethod
-    def _read(cls, paths: Sequence[Path], notes: list[str], strict: bool) -> list[Any]:
-        pairs = read_pairs(paths, strict=strict, labelled=issubclass(cls.dataset_class, LabeledTextDataset))
-        notes.extend(pairs.notes)
-        return pairs.pairs
-
-    @classmethod
-    def read_files(cls, paths: Sequence[Path], split: str, *, strict: bool = False, **options: Any) -> Dataset[Any]:
-        notes: list[str] = []
-        pairs = cls._read(paths, notes, strict)
-        return cls.dataset_class({"train": [], "valid": [], split: pairs}, tuple(notes))
+    @staticmethod
+    def key(example: Pair) -> str:
+        return example.source
 
 
 @register("dataset", "labelled")
@@ -110,9 +117,8 @@ class UserLabeledTexts(UserPairs):
     dataset_class = LabeledTextDataset
     target_tokenizer: None = None  # labels are not tokenized
 
-    def _check(self, splits: dict[str, Any]) -> None:
-        texts, labels = ([getattr(pair, side) for pair in splits["train"]] for side in ("source", "target"))
-        check_labels(texts, labels, self.train_names)
+    def check(self, examples: list[Pair]) -> None:
+        check_labels([pair.source for pair in examples], [pair.target for pair in examples], self.train_names)
 
 
 @register("dataset", "text")
@@ -124,16 +130,15 @@ class UserText(UserFiles):
     columns = (ResultColumn("nats", "nats per token", digits=4, higher_is_better=False),)
     dataset_class = TextDataset
 
-    def read(self) -> TextDataset:
-        texts = {split: text for split, (text,) in self.read_splits(lambda paths: [_read_texts(paths)]).items()}
-        if "valid" not in texts:  # hold out the end of the text
-            cut = round((1 - self.valid_share) * len(texts["train"]))
-            texts["train"], texts["valid"] = texts["train"][:cut], texts["train"][cut:]
-        return TextDataset(texts)
+    def read_examples(self, paths: Sequence[Path], notes: list[str]) -> str:
+        text = "\n".join(read_text(path) for path in paths)
+        if not text.strip():
+            raise InputError(f"{' and '.join(map(str, paths))}: is empty")
+        return text
 
-    @classmethod
-    def read_files(cls, paths: Sequence[Path], split: str, **options: Any) -> TextDataset:
-        return TextDataset({"train": "", "valid": "", split: _read_texts(paths)})
+    def hold_out(self, examples: str) -> tuple[str, str]:
+        cut = round((1 - self.valid_share) * len(examples))
+        return examples[:cut], examples[cut:]
 
 
 @register("dataset", "tagged")
@@ -147,22 +152,25 @@ class UserTagged(UserFiles):
 
     column: Column = "upos"  # CoNLL-U column used as tags
 
-    def read(self) -> TaggedDataset:
-        splits = self.read_splits(lambda paths: _read_tagged(paths, self.column))
-        words = [word for sentence in splits["train"] for word in sentence.words]
-        tags = [tag for sentence in splits["train"] for tag in sentence.tags]
+    def read_examples(self, paths: Sequence[Path], notes: list[str]) -> list[Tagged]:
+        sentences = [sentence for path in paths for sentence in _read_tagged(path, self.column)]
+        if not sentences:
+            raise InputError(f"{' and '.join(map(str, paths))}: no sentences found")
+        return sentences
+
+    def check(self, examples: list[Tagged]) -> None:
+        words = [word for sentence in examples for word in sentence.words]
+        tags = [tag for sentence in examples for tag in sentence.tags]
         check_labels(words, tags, self.train_names, "word")
-        if "valid" not in splits and len(splits["train"]) == 1:
+        if not self.valid and len(examples) == 1:
             raise InputError(
                 f"{self.train_names}: contains a single sentence of {len(words):,} words, so none can be held out for "
                 f"validation; {COLUMNS_EXPECTED}"
             )
-        self.hold_out_valid(splits, lambda sentence: " ".join(sentence.words))
-        return TaggedDataset(splits)
 
-    @classmethod
-    def read_files(cls, paths: Sequence[Path], split: str, *, column: str = "upos", **options: Any) -> TaggedDataset:
-        return TaggedDataset({"train": [], "valid": [], split: _read_tagged(paths, column)})
+    @staticmethod
+    def key(example: Tagged) -> str:
+        return example.text
 
 
 @register("dataset", "questions")
@@ -174,14 +182,12 @@ class UserQuestions(UserFiles):
     columns = (EXACT, ResultColumn("f1", "F1 of words, %", 100))
     dataset_class = QuestionDataset
 
-    def read(self) -> QuestionDataset:
-        splits = self.read_splits(_read_questions)
-        self.hold_out_valid(splits, lambda question: question.text)  # all questions about a text stay together
-        return QuestionDataset(splits)
+    def read_examples(self, paths: Sequence[Path], notes: list[str]) -> list[Question]:
+        return [question for path in paths for question in parse_squad(read_text(path), str(path))]
 
-    @classmethod
-    def read_files(cls, paths: Sequence[Path], split: str, **options: Any) -> QuestionDataset:
-        return QuestionDataset({"train": [], "valid": [], split: _read_questions(paths)})
+    @staticmethod
+    def key(example: Question) -> str:
+        return example.text  # all questions about a text stay together
 
 
 def user_dataset(kind: str) -> type[UserFiles] | None:
@@ -205,31 +211,14 @@ def infer_kind(paths: Sequence[Path]) -> str:
     return "pairs" if any("\t" in line for line in lines) else "text"
 
 
-def _read_texts(paths: Sequence[Path]) -> str:
-    text = "\n".join(read_text(path) for path in paths)
-    if not text.strip():
-        raise InputError(f"{' and '.join(map(str, paths))}: is empty")
-    return text
-
-
-def _read_tagged(paths: Sequence[Path], column: str) -> list[Tagged]:
-    tagged: list[Tagged] = []
-    for path in paths:
-        if is_parsed(path):
-            tagged.extend(parse_conllu(read_lines(path), str(path), column))
-        elif column == "upos":
-            sentences = parse_columns(read_lines(path), str(path))
-            if looks_like_texts([word for sentence in sentences for word in sentence.words]):
-                raise InputError(
-                    f"{path}: has texts of several words in the first column, perhaps with labels; {COLUMNS_EXPECTED}"
-                )
-            tagged.extend(sentences)
-        else:
-            raise InputError(f"{path}: data.column = {column!r} requires CoNLL-U files, named *.conllu")
-    if not tagged:
-        raise InputError(f"{' and '.join(map(str, paths))}: no sentences found")
-    return tagged
-
-
-def _read_questions(paths: Sequence[Path]) -> list[Question]:
-    return [question for path in paths for question in parse_squad(read_text(path), str(path))]
+def _read_tagged(path: Path, column: str) -> list[Tagged]:
+    if is_parsed(path):
+        return parse_conllu(read_lines(path), str(path), column)
+    if column != "upos":
+        raise InputError(f"{path}: data.column = {column!r} requires CoNLL-U files, named *.conllu")
+    sentences = parse_columns(read_lines(path), str(path))
+    if looks_like_texts([word for sentence in sentences for word in sentence.words]):
+        raise InputError(
+            f"{path}: has texts of several words in the first column, perhaps with labels; {COLUMNS_EXPECTED}"
+        )
+    return sentences

@@ -7,7 +7,7 @@ from qkv.errors import InputError
 from qkv.experiments.results import Record
 from qkv.experiments.run_labels import recipe_label, row_label, search_label
 from qkv.experiments.table import UNFINISHED, newest
-from qkv.metrics.pair_scores import Bucket
+from qkv.metrics.text_metrics import Bucket
 from qkv.visualize.length_chart import ByLength, Line
 
 

@@ -20,7 +20,7 @@ from qkv.config import build, override, require
 from qkv.datasets.dataset import Dataset
 from qkv.errors import InputError
 from qkv.hub.checkpoint_manifest import read_manifest
-from qkv.metrics.pair_scores import Bucket
+from qkv.metrics.text_metrics import Bucket
 from qkv.runtime import provenance
 from qkv.runtime.files import name_output_errors, open_for_append, open_regular, read_regular
 from qkv.tasks.task import Evaluation

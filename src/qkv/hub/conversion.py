@@ -89,8 +89,10 @@ def convert(
         if dtype not in (None, torch.float32):
             raise InputError("the ELMo format stores float32 only: --dtype cannot be combined with --to elmo")
         dtype = torch.float32
-    model = folder.load(torch.device("cpu"), None if dtype == torch.int8 else dtype or _stored_dtype(folder))
-    parameters = sum(weight.numel() for weight in model.parameters())
+    elif dtype is None and not folder.elmo_files:  # ELMo's files are float32
+        dtype = released_dtype(folder.path)
+    model = folder.load(torch.device("cpu"), None if dtype == torch.int8 else dtype)
+    stored = parameters = sum(weight.numel() for weight in model.parameters())
     if dtype == torch.int8:
         quantize_layers(model)
     size = sum(weight.nbytes for weight in model.parameters())
@@ -98,17 +100,15 @@ def convert(
         if family is not None:
             write_released(model, family, scratch, progress)
         elif to == "elmo":
-            written = write_elmo(model, scratch, progress)
+            stored = write_elmo(model, scratch, progress)
+            size = stored * torch.float32.itemsize
         else:
             save_model(model, model.tokenizer, scratch, progress)
         for name in EXTRA_FILES if family is not None else IMAGE_FILES:
-            _copy(folder.path / name, scratch / name)
-    weights = list(model.parameters())
-    stored_dtype = str(weights[0].dtype).removeprefix("torch.")
-    if to == "elmo":
-        size = written * weights[0].itemsize
-        return Converted(type(model).__name__, written, stored_dtype, size, left_out=parameters - written)
-    return Converted(type(model).__name__, parameters, stored_dtype, size)
+            if os.path.lexists(folder.path / name):
+                (scratch / name).write_bytes(read_regular(folder.path / name, MAX_FILE_BYTES))
+    stored_dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    return Converted(type(model).__name__, stored, stored_dtype, size, left_out=parameters - stored)
 
 
 def family_for(network: type[Any]) -> Family:
@@ -119,13 +119,3 @@ def family_for(network: type[Any]) -> Family:
     supported = ", ".join(f"{family.network.__name__} (as {name})" for name, family in sorted(FAMILIES.items()))
     hint = " (use --to elmo)" if issubclass(network, Elmo) else ""
     raise InputError(f"{network.__name__} has no counterpart in transformers{hint}; supported: {supported}")
-
-
-def _stored_dtype(folder: ModelFolder) -> torch.dtype | None:
-    """Return the dtype of the weights in a folder, or None for ELMo's HDF5 files (float32)."""
-    return None if folder.is_elmo else released_dtype(folder.path)
-
-
-def _copy(path: Path, to: Path) -> None:
-    if os.path.lexists(path):
-        to.write_bytes(read_regular(path, MAX_FILE_BYTES))

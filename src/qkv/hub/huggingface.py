@@ -19,15 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 def is_hub_name(text: str) -> bool:
-    """Return whether `text` is "owner/name[@revision]" and no local folder of this name or owner exists."""
-    match = NAME.fullmatch(text)
-    return match is not None and not Path(text).exists() and not Path(match[1]).parent.exists()
-
-
-def is_shadowed(text: str) -> bool:
-    """Return whether `text` could be a Hub name, but a local folder has the owner's name."""
-    match = NAME.fullmatch(text)
-    return match is not None and not Path(text).exists() and Path(match[1]).parent.exists()
+    """Return whether `text` is "owner/name[@revision]" and no local folder of this name exists."""
+    return NAME.fullmatch(text) is not None and not Path(text).exists()
 
 
 def fetch(name: str) -> Path:

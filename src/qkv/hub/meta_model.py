@@ -1,4 +1,4 @@
-"""Models to be loaded from a file: on the meta device to check shapes, then with uninitialized weights."""
+"""Models to be loaded from a file: on the meta device to check sizes, then with uninitialized weights."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from qkv.errors import CheckpointError
 from qkv.nn.initialization import SkipInit
 from qkv.nn.quantized import is_quantized
 from qkv.runtime.memory import require_memory
+from qkv.tokenizers import Tokenizer
 
 MAX_BUFFER_BYTES = 2**30  # bytes of buffers (position tables, masks)
 
@@ -44,3 +45,12 @@ def empty_model(network: Any, config: Any, dtype: torch.dtype | None) -> Any:
     """Build a model with uninitialized weights, to be overwritten by a checkpoint."""
     with SkipInit():
         return network(config).to(dtype=dtype).eval()
+
+
+def check_vocab_size(folder: Path, tokenizer: Tokenizer, config: Any) -> None:
+    """Raise if a tokenizer has more tokens than the model's embedding."""
+    source, target = tokenizer.source, tokenizer.target
+    for key, side in {"source_vocab_size": source, "target_vocab_size": target, "vocab_size": source}.items():
+        vocab_size = getattr(config, key, None)
+        if vocab_size is not None and len(side) > vocab_size:
+            raise CheckpointError(f"{folder}: the tokenizer has {len(side):,} tokens, but {key} is {vocab_size:,}")

@@ -7,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +18,8 @@ from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest
 from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import elmo_files, load_elmo
-from qkv.hub.huggingface import fetch, is_hub_name, is_shadowed
-from qkv.hub.meta_model import checked_meta_model, empty_model, require_model_memory
+from qkv.hub.huggingface import fetch, is_hub_name
+from qkv.hub.meta_model import check_vocab_size, checked_meta_model, empty_model, require_model_memory
 from qkv.hub.quantization import (
     QUANTIZATION,
     empty_quantized_model,
@@ -30,7 +29,6 @@ from qkv.hub.quantization import (
 )
 from qkv.hub.released import CONFIG, load_released
 from qkv.hub.tensors import WEIGHTS, checked_header, pickle_hint, write_tensors
-from qkv.hub.tokenizer_files import check_vocab_size
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
 from qkv.models.vit import ViT
@@ -64,17 +62,13 @@ def save_model(
         raise InputError(f"{type(model).__name__} cannot be saved: it is not a registered model")
     folder = Path(folder)
     quantization = {"quantization": QUANTIZATION} if is_quantized(model) else {}
-    config = {"library": LIBRARY, "model_type": name, **quantization, **_to_dict(model.config)}
+    config = {"library": LIBRARY, "model_type": name, **quantization, **model.config.to_dict()}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters yields tied weights once, under their first name. Buffers are not saved: they are computed from
     # the config or, like the baseline of hard attention, are part of the training state.
     write_tensors(dict(model.named_parameters()), folder / WEIGHTS, progress)
     if tokenizer is not None:
         tokenizer.save(folder)
-
-
-def _to_dict(config: Any) -> dict[str, Any]:
-    return config.to_dict() if hasattr(config, "to_dict") else asdict(config)
 
 
 class ModelFolder:
@@ -84,9 +78,9 @@ class ModelFolder:
         self.path = path
 
     @cached_property
-    def is_elmo(self) -> bool:
-        """Whether this is a folder of the original ELMo release, which has no config.json."""
-        return not (self.path / CONFIG).exists() and elmo_files(self.path) is not None
+    def elmo_files(self) -> tuple[Path, Path] | None:
+        """The (options, weights) files of the original ELMo release, which has no config.json."""
+        return None if (self.path / CONFIG).exists() else elmo_files(self.path)
 
     @cached_property
     def config_json(self) -> dict[str, Any]:
@@ -95,7 +89,7 @@ class ModelFolder:
     @cached_property
     def is_own(self) -> bool:
         """Whether the folder was written by qkv: model_type alone is ambiguous."""
-        return not self.is_elmo and self.config_json.get("library") == LIBRARY
+        return self.elmo_files is None and self.config_json.get("library") == LIBRARY
 
     @cached_property
     def family(self) -> Family:
@@ -105,7 +99,7 @@ class ModelFolder:
     @cached_property
     def network(self) -> type[Any]:
         """The model class."""
-        if self.is_elmo:
+        if self.elmo_files:
             return Elmo
         return self._of_model_type(registered("model")) if self.is_own else self.family.network
 
@@ -131,8 +125,8 @@ class ModelFolder:
 
     def load(self, device: torch.device, dtype: torch.dtype | None = None) -> Any:
         """Load the model in eval mode; see `load`."""
-        if self.is_elmo:
-            return load_elmo(self.path, device, dtype)
+        if self.elmo_files:
+            return load_elmo(*self.elmo_files, device, dtype)
         if not self.is_own:
             return load_released(self.path, self.family, self.config_json, device, dtype)
         if os.path.lexists(self.path / MANIFEST_FILE):
@@ -198,19 +192,18 @@ def _describe(kind: type[Any]) -> str:
 
 def locate(folder: str | Path) -> Path:
     """Return the local model folder for a path or a Hugging Face Hub name, downloading it if necessary."""
-    if is_hub_name(str(folder)):
-        return fetch(str(folder))
-    if is_shadowed(str(folder)):
+    if not is_hub_name(str(folder)):
+        return resolve(Path(folder))
+    if (owner := Path(Path(folder).parts[0])).exists():
         raise InputError(
-            f"{folder}: no such folder; the Hugging Face Hub is not searched because the local folder "
-            f"{Path(folder).parent} exists"
+            f"{folder}: no such folder; the Hugging Face Hub is not searched because the local folder {owner} exists"
         )
-    return resolve(Path(folder))
+    return fetch(str(folder))
 
 
 def resolve(folder: Path) -> Path:
     """Return the folder itself if it is a saved model, else the best (or newest) checkpoint of the training run."""
-    if (folder / CONFIG).exists() or ModelFolder(folder).is_elmo:
+    if (folder / CONFIG).exists() or ModelFolder(folder).elmo_files:
         return folder
     if folder.is_file():
         raise InputError(f"{folder}: is a file; expected a folder with {CONFIG} and {WEIGHTS}{pickle_hint(folder)}")
@@ -238,12 +231,9 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 
 def checkpoints_in(run: Path) -> list[Path]:
-    """Return the complete checkpoints of a run, oldest first; other folders are ignored."""
-    checkpoints = []
-    for path in sorted(run.glob("step-*")):
-        if CHECKPOINT.fullmatch(path.name):
-            if path.is_dir():
-                checkpoints.append(path)
-            elif os.path.lexists(path):
-                raise CheckpointError(f"{path}: a checkpoint must be a folder, not {file_kind(path.lstat().st_mode)}")
-    return checkpoints
+    """Return the complete checkpoints of a run, oldest first; others are ignored."""
+    checkpoints = [path for path in sorted(run.glob("step-*")) if CHECKPOINT.fullmatch(path.name)]
+    for path in checkpoints:
+        if not path.is_dir() and os.path.lexists(path):
+            raise CheckpointError(f"{path}: a checkpoint must be a folder, not {file_kind(path.lstat().st_mode)}")
+    return [path for path in checkpoints if path.is_dir()]  # it may have been removed meanwhile

@@ -10,7 +10,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ from typing import Any
 import torch
 
 from qkv.errors import CheckpointError
-from qkv.hub.meta_model import checked_meta_model, empty_model, require_model_memory
+from qkv.hub.meta_model import check_vocab_size, checked_meta_model, empty_model, require_model_memory
 from qkv.hub.tensors import WEIGHT_DTYPES, WEIGHTS, StoredTensor, read_headers, write_tensors
-from qkv.hub.tokenizer_files import check_vocab_size
 from qkv.hub.weight_map import Family, WeightMap
 from qkv.runtime.documents import reading
 from qkv.runtime.download import Progress
 from qkv.runtime.text import printable
+from qkv.tokenizers.pretrained import read_tokenizer
 from qkv.types import Tensor
 
 CONFIG = "config.json"
@@ -45,14 +44,19 @@ def load_released(
     sources = _match_tensors(folder, table, stored)
     meta = checked_meta_model(family.network, config, folder / CONFIG)
     for name, view in views(table, dict(meta.named_parameters())).items():
-        sources[name].check(view.shape)
+        for tensor in sources[name]:
+            tensor.check(view.shape)
     require_model_memory(meta, folder)
     model = empty_model(family.network, config, dtype)
     with torch.no_grad():
         for name, view in views(table, dict(model.named_parameters())).items():
-            sources[name].copy_into(view)
+            tensor, *copies = sources[name]
+            for copy in copies:
+                if not torch.equal(copy.read(), tensor.read()):
+                    raise CheckpointError(f"{copy.where} must equal {printable(tensor.name)} but differs")
+            tensor.copy_into(view)
     with reading(folder):
-        model.tokenizer = family.read_tokenizer(folder, config)
+        model.tokenizer = read_tokenizer(folder, family.model_type)
         if model.tokenizer is not None:
             check_vocab_size(folder, model.tokenizer, config)
     return model.to(device=device)
@@ -91,37 +95,16 @@ def released_dtype(folder: Path) -> torch.dtype:
     return reduce(torch.promote_types, dtypes) if dtypes else torch.float32
 
 
-@dataclass(frozen=True)
-class SourceTensor:
-    """A released tensor in the files, and its duplicates under other names."""
-
-    stored: StoredTensor
-    copies: tuple[StoredTensor, ...]
-
-    def check(self, shape: torch.Size) -> None:
-        for tensor in (self.stored, *self.copies):
-            tensor.check(shape)
-
-    def copy_into(self, view: Tensor) -> None:
-        """Copy the stored values into `view`; raise if the duplicates differ."""
-        for copy in self.copies:
-            if not torch.equal(copy.read(), self.stored.read()):
-                raise CheckpointError(f"{copy.where} must equal {printable(self.stored.name)} but differs")
-        self.stored.copy_into(view)
-
-
-def _match_tensors(folder: Path, table: WeightMap, stored: Mapping[str, StoredTensor]) -> dict[str, SourceTensor]:
-    """Map each released name to its stored tensor; compares names only, which is cheap for any model size."""
+def _match_tensors(folder: Path, table: WeightMap, stored: Mapping[str, StoredTensor]) -> dict[str, list[StoredTensor]]:
+    """Map each released name to its stored tensor and the duplicates under other names; only names are compared."""
     names = [name for weight in table.weights for name in weight.theirs]
     tensors = _normalize_names(table, names, stored)
     sources = {}
     for name in names:
-        copies = [tensors.pop(name)] if name in tensors else []
-        copies += [tensors.pop(copy) for copy, original in table.copies.items() if original == name and copy in tensors]
-        if copies:
-            sources[name] = SourceTensor(copies[0], tuple(copies[1:]))
+        spellings = [name, *(copy for copy, original in table.copies.items() if original == name)]
+        sources[name] = [tensors.pop(spelling) for spelling in spellings if spelling in tensors]
     problems = [
-        *_list_names([name for name in names if name not in sources], "missing"),
+        *_list_names([name for name in names if not sources[name]], "missing"),
         *_list_names([tensor.name for tensor in tensors.values()], "not part of the model"),
     ]
     if problems:

@@ -5,6 +5,7 @@ neither overlap nor leave gaps. Reading therefore never needs more memory than t
 """
 
 import errno
+import io
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -103,8 +104,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     if not os.path.lexists(path):
         raise CheckpointError(f"{path}: no such file{pickle_hint(path.parent)}")
     with open_bytes(path) as opened, _reading(path):  # only a regular file
-        if int.from_bytes(opened.read(8), "little") > MAX_HEADER_BYTES:
-            raise SafetensorError(f"header larger than {MAX_HEADER_BYTES // 2**20} MiB")
+        _read_header_size(opened)
         # With "mmap" a file that is truncated later would kill the process.
         file: Any = safe_open(path, framework="pt", backend="pread")
         entries = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
@@ -148,9 +148,7 @@ def map_tensors(stored: Sequence[StoredTensor]) -> dict[str, Tensor]:
         return {}
     path = stored[0].path
     with open_bytes(path) as opened, _reading(path):
-        size = int.from_bytes(opened.read(8), "little")
-        if size > MAX_HEADER_BYTES:
-            raise SafetensorError(f"header larger than {MAX_HEADER_BYTES // 2**20} MiB")
+        size = _read_header_size(opened)
         header, file = parse_object(opened.read(size).decode(), path), MappedFile(opened)
         offsets = {tensor.name: 8 + size + header[tensor.name]["data_offsets"][0] for tensor in stored}
         return {tensor.name: file.tensor(torch.int8, offsets[tensor.name], tensor.shape) for tensor in stored}
@@ -176,6 +174,13 @@ def pickle_hint(folder: Path) -> str:
         f"; {pickles[0]} is a pickle, which can execute code and is not supported: if you trust it, load it with "
         "transformers and convert it to safetensors with save_pretrained"
     )
+
+
+def _read_header_size(opened: io.BufferedReader) -> int:
+    size = int.from_bytes(opened.read(8), "little")
+    if size > MAX_HEADER_BYTES:
+        raise SafetensorError(f"header larger than {MAX_HEADER_BYTES // 2**20} MiB")
+    return size
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -39,12 +38,10 @@ class WeightMap:
 
 @dataclass(frozen=True)
 class Family:
-    """A released model type: config conversion, weight map and tokenizer."""
+    """A released model type: config conversion and weight map."""
 
     model_type: str  # in config.json
     network: type[nn.Module]
     read_config: Callable[[Mapping[str, Any], Collection[str]], Any]  # (config.json, tensor names) -> config
     write_config: Callable[[Any], dict[str, Any]]
     weights: Callable[[Any], WeightMap]  # config -> weight map
-    # (folder, config) -> tokenizer, or None
-    read_tokenizer: Callable[[Path, Any], Any] = lambda folder, config: None

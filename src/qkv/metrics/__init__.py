@@ -2,38 +2,6 @@
 
 from dataclasses import dataclass
 
-from qkv.metrics.alignment_metrics import alignment_accuracy
-from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
-from qkv.metrics.text_metrics import (
-    MetricValue,
-    bleu,
-    character_error_rate,
-    chrf,
-    corpus_scores,
-    exact_match,
-    moses_tokens,
-    phoneme_error_rate,
-    tokenised_bleu,
-    word_error_rate,
-)
-
-__all__ = [
-    "ROUGE_SIGNATURE",
-    "Metric",
-    "MetricValue",
-    "alignment_accuracy",
-    "bleu",
-    "character_error_rate",
-    "chrf",
-    "corpus_scores",
-    "exact_match",
-    "moses_tokens",
-    "phoneme_error_rate",
-    "rouge_scores",
-    "tokenised_bleu",
-    "word_error_rate",
-]
-
 
 @dataclass(frozen=True)
 class Metric:

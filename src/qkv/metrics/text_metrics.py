@@ -1,9 +1,14 @@
-"""Metrics of texts against references."""
+"""Metrics of texts against references, and all of them together as `qkv evaluate` reports them."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
+
+# Range of source words of each bucket, chosen so that the Multi30k test sets fill every one.
+BUCKETS = ((1, 7), (8, 9), (10, 11), (12, 13), (14, 16), (17, 20), (21, None))
 
 
 @dataclass(frozen=True)
@@ -82,21 +87,11 @@ def word_error_rate(predictions: Sequence[str], references: Sequence[Sequence[st
     return wrong / len(references) if references else float("nan")
 
 
-def corpus_scores(texts: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
-    """Return BLEU and chrF from sacrebleu, each with its signature."""
-    scores: dict[str, float | str] = {}
-    for name, score in (("bleu", bleu(texts, references)), ("chrf", chrf(texts, references))):
-        scores[name] = score.value
-        scores[f"{name}_signature"] = score.signature
-    return scores
-
-
 def bleu(texts: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> MetricValue:
     """Return BLEU (Papineni et al. 2002) from sacrebleu (Post 2018) on raw text with its 13a tokenizer."""
     from sacrebleu import BLEU  # takes a quarter of a second to import
 
-    metric = BLEU(lowercase=lowercase)
-    return MetricValue(metric.corpus_score(texts, [references]).score, str(metric.get_signature()))
+    return _corpus_score(BLEU(lowercase=lowercase), texts, [references])
 
 
 def tokenised_bleu(texts: Sequence[str], references: Sequence[str], language: str) -> MetricValue:
@@ -126,17 +121,67 @@ def caption_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> M
     """Return sacreBLEU against all references of each text; their number may vary."""
     from sacrebleu import BLEU
 
-    metric = BLEU()
     most = max(map(len, references), default=1)
     columns: Any = [  # None for a missing reference
         [captions[index] if index < len(captions) else None for captions in references] for index in range(most)
     ]
-    return MetricValue(metric.corpus_score(texts, columns).score, str(metric.get_signature()))
+    return _corpus_score(BLEU(), texts, columns)
 
 
 def chrf(texts: Sequence[str], references: Sequence[str]) -> MetricValue:
     """Return chrF (Popovic 2015) from sacrebleu."""
     from sacrebleu import CHRF
 
-    metric = CHRF()
-    return MetricValue(metric.corpus_score(texts, [references]).score, str(metric.get_signature()))
+    return _corpus_score(CHRF(), texts, [references])
+
+
+def _corpus_score(metric: Any, texts: Sequence[str], references: Sequence[Sequence[str | None]]) -> MetricValue:
+    return MetricValue(metric.corpus_score(texts, references).score, str(metric.get_signature()))
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Tokenized BLEU of the pairs whose sources have between `least` and `most` words (None: no limit)."""
+
+    least: int
+    most: int | None
+    pairs: int
+    bleu: float
+
+
+def pair_scores(texts: Sequence[str], references: Sequence[str], language: str = "") -> dict[str, MetricValue]:
+    """Score texts against references; tokenized BLEU needs the language of the references."""
+    scores = {
+        "exact": MetricValue(exact_match(texts, references)),
+        "cer": MetricValue(character_error_rate(texts, references)),
+        "bleu": bleu(texts, references),
+        "bleu_lowercased": bleu(texts, references, lowercase=True),
+        "chrf": chrf(texts, references),
+    }
+    if language:
+        scores["bleu_tokenised"] = tokenised_bleu(texts, references, language)
+    return scores | {
+        name: MetricValue(value, ROUGE_SIGNATURE) for name, value in rouge_scores(texts, references).items()
+    }
+
+
+def pronunciation_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, MetricValue]:
+    """Score one prediction per word against all listed pronunciations of the word."""
+    return {
+        "per": MetricValue(phoneme_error_rate(predictions, references)),
+        "wer": MetricValue(word_error_rate(predictions, references)),
+    }
+
+
+def bleu_by_length(
+    texts: Sequence[str], sources: Sequence[str], references: Sequence[str], language: str
+) -> tuple[Bucket, ...]:
+    """Return tokenized BLEU by source length; empty buckets are omitted."""
+    buckets = []
+    lengths = [len(source.split()) for source in sources]
+    for least, most in BUCKETS:
+        rows = [row for row, length in enumerate(lengths) if least <= length and (most is None or length <= most)]
+        if rows:
+            score = tokenised_bleu([texts[row] for row in rows], [references[row] for row in rows], language)
+            buckets.append(Bucket(least, most, len(rows), score.value))
+    return tuple(buckets)

@@ -13,7 +13,7 @@ from jaxtyping import Shaped, UInt8
 from qkv.attention import watch
 from qkv.datasets.batching import batch_by_length
 from qkv.datasets.captions import feature_names, read_features
-from qkv.datasets.image_files import read_image
+from qkv.datasets.images import read_image
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Sampling, generate
 from qkv.models.show_attend_tell import ShowAttendTell

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qkv.datasets.batching import batch_by_length
-from qkv.datasets.image_files import read_image
+from qkv.datasets.images import read_image
 from qkv.errors import InputError
 from qkv.models.vit import ViT
 from qkv.pipelines.classifier import Classification

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import (
@@ -52,17 +52,13 @@ class Bars:
     def say(self, text: str) -> None:
         print_message(self.console, text)
 
-    @contextmanager
-    def byte_bar(self, name: str, size: int) -> Iterator[download.Progress]:
+    def byte_bar(self, name: str, size: int) -> AbstractContextManager[download.Progress]:
         """Show a bar for a file; call it with the number of bytes done."""
-        with self._bar(name, size, DownloadColumn(), TransferSpeedColumn()) as progress:
-            yield progress
+        return self._bar(name, size, DownloadColumn(), TransferSpeedColumn())
 
-    @contextmanager
-    def count_bar(self, name: str, count: int, *, hidden: bool = False) -> Iterator[download.Progress]:
+    def count_bar(self, name: str, count: int, *, hidden: bool = False) -> AbstractContextManager[download.Progress]:
         """Show a bar for `count` items; call it with the number of items done."""
-        with self._bar(name, count, MofNCompleteColumn(), hidden=hidden) as progress:
-            yield progress
+        return self._bar(name, count, MofNCompleteColumn(), hidden=hidden)
 
     @contextmanager
     def rate_bar(self, name: str, count: int, first: int = 0) -> Iterator[Callable[[int, int], None]]:

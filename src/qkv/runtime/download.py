@@ -25,12 +25,8 @@ class DownloadError(QkvError):
     """A file could not be downloaded."""
 
 
-class _Refused(Exception):  # noqa: N818  (it names what happened)
-    """This URL failed permanently."""
-
-
 def download(
-    urls: Sequence[str],
+    url: str,
     path: Path,
     *,
     digest: str,
@@ -39,30 +35,25 @@ def download(
     pauses: Sequence[float] = BACKOFF,
     schemes: Sequence[str] = ("https",),
 ) -> None:
-    """Download a file of `size` bytes and SHA-256 `digest` to `path`, trying the URLs in order.
+    """Download a file of `size` bytes and SHA-256 `digest` to `path`, retrying transient errors with backoff.
 
     The write is atomic: `path` is complete or absent.
     """
     check_output_file(path)
-    opener = build_opener(_Redirect(schemes))
-    reasons = []
-    for url in urls:
-        try:
-            _require_scheme(url, schemes)
-            data = _receive_with_retries(opener, url, size, progress, pauses)
-            if hashlib.sha256(data).hexdigest() != digest:
-                raise _Refused(f"SHA-256 mismatch: expected {digest}")
-        except _Refused as refused:
-            reasons.append(f"{url}: {refused}")
-        else:
-            return write_atomically(path, data)
-    raise DownloadError(f"download of {path} failed (you can also place the file there manually): {'; '.join(reasons)}")
+    try:
+        _require_scheme(url, schemes)
+        data = _receive_with_retries(build_opener(_Redirect(schemes)), url, size, progress, pauses)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise DownloadError(f"SHA-256 mismatch: expected {digest}")
+    except DownloadError as error:
+        hint = "you can also place the file there manually"
+        raise DownloadError(f"download of {path} failed ({hint}): {url}: {error}") from None
+    write_atomically(path, data)
 
 
 def _receive_with_retries(
     opener: OpenerDirector, url: str, size: int, progress: Progress, pauses: Sequence[float]
 ) -> bytes:
-    """Receive a file, retrying transient errors with backoff."""
     for pause in (*pauses, None):
         try:
             return _receive(opener, url, size, progress)
@@ -70,14 +61,14 @@ def _receive_with_retries(
             error.close()
             reason = f"HTTP {error.code} {error.reason}"
             if error.code not in TRANSIENT_STATUS:
-                raise _Refused(reason) from None
+                raise DownloadError(reason) from None
         except (OSError, HTTPException) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         except ValueError as error:  # malformed URL
-            raise _Refused(f"redirected to an invalid URL: {error}") from None
+            raise DownloadError(f"redirected to an invalid URL: {error}") from None
         if pause is not None:
             time.sleep(pause)
-    raise _Refused(f"{reason} (tried {len(pauses) + 1} times)")
+    raise DownloadError(f"{reason} (tried {len(pauses) + 1} times)")
 
 
 def _receive(opener: OpenerDirector, url: str, size: int, progress: Progress) -> bytes:
@@ -86,7 +77,7 @@ def _receive(opener: OpenerDirector, url: str, size: int, progress: Progress) ->
     data = bytearray()
     with opener.open(request, timeout=TIMEOUT) as response:
         if response.length not in (None, size):  # Content-Length
-            raise _Refused(f"file has {response.length:,} bytes, expected {size:,}")
+            raise DownloadError(f"file has {response.length:,} bytes, expected {size:,}")
         while len(data) < size and (chunk := response.read1(min(CHUNK, size - len(data)))):
             data += chunk
             progress(len(data))
@@ -110,4 +101,4 @@ class _Redirect(HTTPRedirectHandler):
 
 def _require_scheme(url: str, schemes: Sequence[str]) -> None:
     if urlsplit(url).scheme not in schemes:
-        raise _Refused(f"{url}: scheme must be {' or '.join(schemes)}")
+        raise DownloadError(f"{url}: scheme must be {' or '.join(schemes)}")

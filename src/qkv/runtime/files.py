@@ -45,13 +45,11 @@ def open_regular(path: Path) -> io.BufferedReader:
 def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
     """Read a regular file of at most `max_bytes` bytes."""
     with open_regular(path) as file:
-        if max_bytes is not None and os.fstat(file.fileno()).st_size > max_bytes:
-            raise InputError(f"{path}: larger than {_size(max_bytes)}")
         try:
             data = file.read() if max_bytes is None else file.read(max_bytes + 1)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if max_bytes is not None and len(data) > max_bytes:  # it has grown since
+    if max_bytes is not None and len(data) > max_bytes:
         raise InputError(f"{path}: larger than {_size(max_bytes)}")
     return data
 
@@ -69,18 +67,6 @@ def absolute_path(path: str | Path) -> Path:
     if "\0" in str(path):
         raise InputError(f"{str(path)!r}: not a path (contains a NUL character)")
     return expand_home(path).absolute()
-
-
-def create_folder(path: Path) -> None:
-    """Create a folder and its missing parents, without recursion."""
-    missing = []
-    while not path.is_dir():  # Path.mkdir(parents=True) recurses once per parent
-        missing.append(path)
-        if path == path.parent:
-            break
-        path = path.parent
-    for folder in reversed(missing):
-        folder.mkdir(exist_ok=True)
 
 
 def check_output_file(path: Path) -> None:
@@ -139,7 +125,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write a file atomically and durably: readers see the old or the complete new contents."""
     with name_output_errors(path):
         check_output_file(path)
-        create_folder(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
         scratch = _scratch(path)
         _remove(scratch)
         try:
@@ -164,7 +150,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         mode = _lstat_mode(path)
         if mode is not None and not stat.S_ISDIR(mode) and not (path.is_symlink() and path.is_dir()):
             raise InputError(f"{path}: is {file_kind(mode)}; choose a new or empty folder")
-        create_folder(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
         scratch = _scratch(path)
         _remove(scratch)
         scratch.mkdir()
@@ -224,11 +210,16 @@ def remove_scratch(path: Path) -> None:
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on a folder; raise if another process holds it. A dead process releases its lock."""
     with open_for_append(folder / LOCK) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{folder}: in use by another process") from None
+        lock_file(lock, folder)
         yield
+
+
+def lock_file(file: io.BufferedWriter, path: Path) -> None:
+    """Lock an open file until it is closed; raise with the name `path` if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(f"{path}: in use by another process") from None
 
 
 def sha256(path: Path) -> str:

@@ -31,20 +31,13 @@ def free_memory(device: torch.device) -> int | None:
     return min(candidates, default=None)
 
 
-def format_bytes(count: float) -> str:
-    """Format a number of bytes with a decimal unit, e.g. "16.5 TB"."""
-    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB", "EB"):
-        if count < 1000 or unit == "EB":
-            break
-        count /= 1000
-    return f"{count:,.0f} bytes" if unit == "bytes" else f"{count:,.1f} {unit}"
-
-
 def require_memory(what: str, parts: Mapping[str, int], device: torch.device, advice: Callable[[], str]) -> None:
     """Raise if the sum of `parts` (name -> bytes) exceeds the free memory of a device."""
     free, needed = free_memory(device), sum(parts.values())
     if free is None or needed <= free:
         return
+    from rich.filesize import decimal as format_bytes  # only for the message: qkv.load does not import rich
+
     breakdown = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
     raise InputError(
         f"{what} needs about {format_bytes(needed)} ({breakdown}) but {format_bytes(free)} are free on {device}: "

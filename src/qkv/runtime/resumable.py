@@ -1,6 +1,5 @@
 """An output file that a killed job can continue, with a small progress file next to it."""
 
-import fcntl
 import json
 import os
 import time
@@ -10,7 +9,7 @@ from typing import Any, Self
 
 from qkv.errors import InputError
 from qkv.runtime.documents import read_object
-from qkv.runtime.files import check_output_file, create_folder, open_for_append, remove_scratch, write_atomically
+from qkv.runtime.files import check_output_file, lock_file, open_for_append, remove_scratch, write_atomically
 from qkv.runtime.text import printable
 
 SUFFIX = ".progress.json"  # of the progress file
@@ -57,10 +56,10 @@ class ResumableOutput:
         self._recorded = 0.0
 
     def __enter__(self) -> Self:
-        create_folder(self.path.parent)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open_for_append(self.path)
         try:
-            self._lock()
+            lock_file(self._file, self.path)
             remove_scratch(self._progress)
             if os.fstat(self._file.fileno()).st_size < self._bytes:
                 raise InputError(
@@ -94,12 +93,6 @@ class ResumableOutput:
         progress = {**self._identity, "inputs": self.inputs, "bytes": self._bytes}
         write_atomically(self._progress, f"{json.dumps(progress, indent=2)}\n".encode())
         self._recorded = time.monotonic()
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{self.path}: in use by another process") from None
 
     def _read_progress(self) -> tuple[int, int]:
         """Return the number of finished inputs and the bytes of their results; raise if the job is another one."""

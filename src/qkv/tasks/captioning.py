@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -111,7 +110,7 @@ class CaptioningTask(Task):
     ) -> "CaptioningTask":
         """Encode the captions, skipping those longer than the model allows with a note."""
         pictures = data.splits["train"]
-        notes = (*data.notes, *chain.from_iterable(captions.notes for captions in data.splits.values()))
+        notes = data.notes
         examples = encode_captions(tokenizer, pictures)
         kept = [example for example in examples if len(example.tokens) < model.max_length]
         if not kept:

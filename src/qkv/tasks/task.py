@@ -13,7 +13,7 @@ from qkv.config import Config
 from qkv.datasets.columns import Column
 from qkv.datasets.dataset import Dataset, DatasetConfig
 from qkv.metrics import Metric
-from qkv.metrics.pair_scores import Bucket
+from qkv.metrics.text_metrics import Bucket
 from qkv.nn.interfaces import TextEncoder
 from qkv.tasks.train_config import TrainConfig
 from qkv.tasks.train_tokenizer import train_tokenizer

@@ -22,8 +22,18 @@ from qkv.datasets.dataset import PairConfig, PairDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig
-from qkv.metrics import Metric, MetricValue, alignment_accuracy, corpus_scores, exact_match, rouge_scores
-from qkv.metrics.pair_scores import bleu_by_length, pair_scores, pronunciation_scores
+from qkv.metrics import Metric
+from qkv.metrics.alignment_metrics import alignment_accuracy
+from qkv.metrics.rouge import rouge_scores
+from qkv.metrics.text_metrics import (
+    MetricValue,
+    bleu,
+    bleu_by_length,
+    chrf,
+    exact_match,
+    pair_scores,
+    pronunciation_scores,
+)
 from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.losses import alignment_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.output import Answer
@@ -224,12 +234,11 @@ class TranslationTask(Task):
         translations = translator([pair.source_input for pair in self.valid.pairs])
         texts = [translation.text for translation in translations]
         references = [self.tokenizer.target.normalize(pair.target) for pair in self.valid.pairs]
-        scores = corpus_scores(texts, references)
         return {
             "loss": total / tokens,
             "exact": exact_match(texts, references),
-            "bleu": float(scores["bleu"]),
-            "chrf": float(scores["chrf"]),
+            "bleu": bleu(texts, references).value,
+            "chrf": chrf(texts, references).value,
             # ROUGE is slow: it is computed if it selects the best checkpoint, and by `evaluate`.
             **(rouge_scores(texts, references) if self.train_config.best_by.startswith("rouge") else {}),
         }

@@ -27,8 +27,6 @@ class MergeDropout:
 
     def __init__(self, backend: Backend, unk: int) -> None:
         model = json.loads(backend.to_str())["model"]
-        if model["type"] != "BPE":
-            raise InputError("BPE-dropout requires a BPE tokenizer")
         self._backend = backend
         self._vocab: dict[str, int] = model["vocab"]
         self._unk = unk

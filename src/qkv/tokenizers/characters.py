@@ -27,10 +27,11 @@ class CharacterIds:
 
     def word(self, word: str) -> list[int]:
         """Return the character ids of a word; <S> and </S> have a special id each."""
-        if word in SENTENCE:
-            return add_word_boundaries([SENTENCE[word]], self.max_characters)
         characters = [1 + byte for byte in word.encode("utf-8", "ignore")[: self.max_characters - 2]]
-        return add_word_boundaries(characters, self.max_characters)
+        if word in SENTENCE:
+            characters = [SENTENCE[word]]
+        ids = [BEGIN_WORD, *characters, END_WORD]
+        return ids + [WORD_PADDING] * (self.max_characters - len(ids))
 
     def __call__(self, sentences: Sequence[Sequence[str]]) -> Int[Tensor, "sentences words characters"]:
         """Return the character ids of a batch of sentences, padded to the longest."""
@@ -76,9 +77,3 @@ class WordTable:
             table = torch.from_numpy(np.array(self._rows).reshape(len(self), self.characters.max_characters))
             self._tables[device] = table.to(device)
         return self._tables[device][ids].long()
-
-
-def add_word_boundaries(characters: Sequence[int], max_characters: int) -> list[int]:
-    """Add the word boundaries to character ids, and pad to `max_characters`."""
-    word = [BEGIN_WORD, *characters, END_WORD]
-    return word + [WORD_PADDING] * (max_characters - len(word))

@@ -30,28 +30,25 @@ MAX_TOKEN_ID = 2**24
 MAX_JSON_VALUES = 2**22  # about 70 bytes of memory each; Gemma's tokenizer.json has 1.8 million
 SPACE = "▁"  # in SentencePiece
 TOKEN_IDS_KEY = "token_ids"  # qkv extension of tokenizer.json, which other libraries cannot read
-DEFAULT_NAMES = {  # common names of special tokens
-    "pad": ("<pad>", "[PAD]"),
-    "unk": ("<unk>", "[UNK]", "<|endoftext|>"),
-    "begin": ("<s>", "<|endoftext|>"),
-    "end": ("</s>", "<|endoftext|>"),
-    "mask": ("<mask>", "[MASK]"),
-    "cls": ("[CLS]",),
-    "sep": ("[SEP]",),
-}
-NAME_KEYS = {  # keys of SPECIAL and CONFIG, with the fields of SpecialTokens
-    "pad_token": "pad",
-    "unk_token": "unk",
-    "bos_token": "begin",
-    "eos_token": "end",
-    "mask_token": "mask",
-    "cls_token": "cls",
-    "sep_token": "sep",
+NAMES = {  # fields of SpecialTokens: the key in SPECIAL and CONFIG, and common names
+    "pad": ("pad_token", "<pad>", "[PAD]"),
+    "unk": ("unk_token", "<unk>", "[UNK]", "<|endoftext|>"),
+    "begin": ("bos_token", "<s>", "<|endoftext|>"),
+    "end": ("eos_token", "</s>", "<|endoftext|>"),
+    "mask": ("mask_token", "<mask>", "[MASK]"),
+    "cls": ("cls_token", "[CLS]"),
+    "sep": ("sep_token", "[SEP]"),
 }
 
 
 class LibraryTokenizer(Tokenizer):
-    """A tokenizer of the `tokenizers` library; `names` maps the fields of SpecialTokens to tokens."""
+    """A tokenizer of the `tokenizers` library; `names` maps the fields of SpecialTokens to tokens.
+
+    `token_ids` is for vocabularies with ids separate from the tokenizer model, as in Marian: pieces without an id
+    become the unknown token, which must exist, and some ids belong to pieces of the other language.
+    """
+
+    token_ids: dict[str, int] | None = None
 
     def __init__(self, backend: Backend, names: Mapping[str, str]) -> None:
         self.backend = backend
@@ -61,7 +58,7 @@ class LibraryTokenizer(Tokenizer):
 
     @cached_property
     def vocab(self) -> dict[str, int]:
-        return self.backend.get_vocab()
+        return self.backend.get_vocab() if self.token_ids is None else self.token_ids
 
     def encode_with_offsets(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[Encoding]:
         with self._encoding_errors(texts):
@@ -70,9 +67,10 @@ class LibraryTokenizer(Tokenizer):
 
     def _encode(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
         """Return the token ids in half the time, without offsets."""
+        # encode_batch_fast does not return token strings
+        encode = self.backend.encode_batch_fast if self.token_ids is None else self.backend.encode_batch
         with self._encoding_errors(texts):
-            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-            return [encoding.ids for encoding in encodings]
+            return [self._ids(encoding) for encoding in encode(list(texts), add_special_tokens=add_special_tokens)]
 
     def _encoding(self, text: str, encoding: LibraryEncoding) -> Encoding:
         offsets = self._offsets(text, encoding)
@@ -83,7 +81,10 @@ class LibraryTokenizer(Tokenizer):
         return Encoding(self._ids(encoding), offsets, tuple(pieces))
 
     def _ids(self, encoding: LibraryEncoding) -> list[int]:
-        return encoding.ids
+        if self.token_ids is None:
+            return encoding.ids
+        # pieces of this tokenizer model can be missing in the vocabulary of both languages
+        return [self.token_ids.get(token, self.token_ids[self.names["unk"]]) for token in encoding.tokens]
 
     def _offsets(self, text: str, encoding: LibraryEncoding) -> list[Span]:
         return encoding.offsets
@@ -115,21 +116,14 @@ class LibraryTokenizer(Tokenizer):
 
 
 class PretrainedTokenizer(LibraryTokenizer):
-    """The tokenizer of a pretrained model.
-
-    Special tokens that `names` does not set have their common names. `token_ids` is for vocabularies with ids separate
-    from the tokenizer model, as in Marian: pieces without an id become the unknown token, which must exist, and some
-    ids belong to pieces of the other language.
-    """
+    """The tokenizer of a pretrained model; special tokens that `names` does not set have their common names."""
 
     def __init__(
         self, backend: Backend, names: Mapping[str, str] | None = None, token_ids: Mapping[str, int] | None = None
     ) -> None:
         self.token_ids = None if token_ids is None else dict(token_ids)
         vocab = backend.get_vocab() if self.token_ids is None else self.token_ids
-        common = {
-            field: next((name for name in choices if name in vocab), "") for field, choices in DEFAULT_NAMES.items()
-        }
+        common = {field: next((name for name in known if name in vocab), "") for field, (_, *known) in NAMES.items()}
         super().__init__(backend, common | dict(names or {}))
 
     @classmethod
@@ -152,30 +146,13 @@ class PretrainedTokenizer(LibraryTokenizer):
 
     def save(self, folder: Path, prefix: str = "") -> None:
         super().save(folder, prefix)
-        names = {key: self.names[field] for key, field in NAME_KEYS.items() if field in self.names}
+        names = {key: self.names[field] for field, (key, *_) in NAMES.items() if field in self.names}
         write_object(folder / f"{prefix}{SPECIAL}", names)
 
     @classmethod
     def load(cls, folder: Path, prefix: str = "") -> "PretrainedTokenizer":
         path = folder / f"{prefix}{TOKENIZER}"
         return cls.from_json(read_text(path, MAX_FILE_BYTES), str(path), read_names(folder, prefix))
-
-    @cached_property
-    def vocab(self) -> dict[str, int]:
-        return self.backend.get_vocab() if self.token_ids is None else self.token_ids
-
-    def _encode(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
-        if self.token_ids is None:
-            return super()._encode(texts, add_special_tokens)
-        with self._encoding_errors(texts):  # encode_batch_fast does not return token strings
-            encodings = self.backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)
-            return [self._ids(encoding) for encoding in encodings]
-
-    def _ids(self, encoding: LibraryEncoding) -> list[int]:
-        if self.token_ids is None:
-            return encoding.ids
-        # pieces of this tokenizer model can be missing in the vocabulary of both languages
-        return [self.token_ids.get(token, self.token_ids[self.names["unk"]]) for token in encoding.tokens]
 
     def _offsets(self, text: str, encoding: LibraryEncoding) -> list[Span]:
         """Return the offsets of the library, but empty ones for a dummy prefix space."""
@@ -232,7 +209,7 @@ def read_names(folder: Path, prefix: str = "") -> dict[str, str]:
     for file in (CONFIG, SPECIAL):  # the second takes precedence
         path = folder / f"{prefix}{file}"
         data = read_object(path)
-        for key, field in NAME_KEYS.items():
+        for field, (key, *_) in NAMES.items():
             value = data.get(key)
             if isinstance(value, dict):
                 value = value.get("content")

@@ -12,7 +12,7 @@ match in linear time, or that released tokenizers use.
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,20 +61,7 @@ LINEAR_BRANCH = (
 LINEAR_PATTERN = re.compile(rf"{LINEAR_BRANCH}(?:\|{LINEAR_BRANCH})*", re.ASCII)
 SHORTEST_MATCH = {" {2,}": 2, r"\s+": 1, TRIM: 1}  # bytes, of the expressions that released normalizers replace
 
-# The growth in bytes of the steps without parameters. Unicode's own worst cases are U+1D160 (NFC), U+0390 (NFD),
-# U+FDFA (NFKC and NFKD, 3 to 33 bytes) and U+0130 or U+023A (lower case, 2 to 3 bytes).
-UNICODE = {"NFC": 3.0, "NFD": 3.0, "NFKC": 11.0, "NFKD": 11.0, "Lowercase": 1.5}
-SHRINKING = {"Strip", "StripAccents", "Nmt"}
-CUTTING = {
-    "BertPreTokenizer",
-    "CharDelimiterSplit",
-    "Digits",
-    "FixedLength",
-    "Punctuation",
-    "UnicodeScripts",
-    "Whitespace",
-    "WhitespaceSplit",
-}
+Step = Mapping[str, Any]  # of a normalizer, pre-tokenizer, post-processor or decoder
 SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")  # the keys of their steps
 
 
@@ -102,24 +89,17 @@ def check_tokenizer_json(data: Any, max_growth: float = MAX_GROWTH) -> None:
     if growth > max_growth:
         raise ValueError(f"its normalizer and pre-tokenizer can make a text {growth:,.0f} times as long")
     _check_post_processor(data.get("post_processor"))
-    decoder = Growth()
-    for step in steps(data.get("decoder")):
-        decoder = decoder.then(_decoder_growth(step))
-    if decoder.total > MAX_DECODER_GROWTH:
-        raise ValueError(f"its decoder can make a text {decoder.total:,.0f} times as long")
+    decoding = _growth(data.get("decoder"), "decoder", DECODERS).total
+    if decoding > MAX_DECODER_GROWTH:
+        raise ValueError(f"its decoder can make a text {decoding:,.0f} times as long")
     _check_model(data.get("model"))
     _check_added_tokens(data.get("added_tokens"), growth)
 
 
 def encoding_growth(normalizer: Any, pre_tokenizer: Any) -> float:
     """Return the worst-case growth per byte of a normalizer and pre-tokenizer, given as JSON."""
-    growth = Growth()
-    for step in steps(normalizer):
-        growth = growth.then(_normalizer_growth(step))
-    total = growth.total
-    for step in steps(pre_tokenizer):
-        total *= _pre_tokenizer_growth(step)
-    return total
+    growth = _growth(normalizer, "normalizer", NORMALIZERS)
+    return growth.then(_growth(pre_tokenizer, "pre-tokenizer", PRE_TOKENIZERS)).total
 
 
 def max_text_bytes(growth: float) -> int | None:
@@ -150,62 +130,19 @@ def _flatten(value: Any) -> Iterator[dict[str, Any]]:
         yield from _flatten(part)
 
 
-def _normalizer_growth(step: Mapping[str, Any]) -> Growth:
-    match step["type"]:
-        case kind if kind in UNICODE:
-            return Growth(UNICODE[kind])
-        case kind if kind in SHRINKING:
-            return Growth()
-        case "BertNormalizer":  # a space on each side of a Chinese character, NFD for the accents, lower case
-            return Growth(5 / 3 * UNICODE["NFD"] * UNICODE["Lowercase"])
-        case "ByteLevel":
-            return Growth(2.0)
-        case "Prepend":
-            return Growth(1.0, _size(step, "prepend"))
-        case "Replace":
-            return _replacement_growth(step)
-        case "Precompiled":
-            return Growth(_precompiled_growth(step))
-        case kind:
-            raise ValueError(f"it has a normalizer of an unknown type {kind[:100]!r}")
+def _growth(value: Any, what: str, table: "Growths") -> Growth:
+    """Return the growth of all steps of a normalizer, pre-tokenizer or decoder."""
+    growth = Growth()
+    for step in steps(value):
+        kind = step["type"]
+        if kind not in table:
+            raise ValueError(f"it has a {what} of an unknown type {kind[:100]!r}")
+        entry = table[kind]
+        growth = growth.then(entry(step) if callable(entry) else Growth(entry))
+    return growth
 
 
-def _pre_tokenizer_growth(step: Mapping[str, Any]) -> float:
-    match step["type"]:
-        case kind if kind in CUTTING:
-            return 1.0
-        case "Split":
-            _shortest_match(step.get("pattern"))
-            return 1.0
-        case "ByteLevel":
-            return 2.0 * (1.0 if step.get("add_prefix_space") is False else 2.0)
-        case "Metaspace":
-            return 1.0 + _size(step, "replacement")
-        case kind:
-            raise ValueError(f"it has a pre-tokenizer of an unknown type {kind[:100]!r}")
-
-
-def _decoder_growth(step: Mapping[str, Any]) -> Growth:
-    match step["type"]:
-        case "ByteFallback" | "Fuse" | "Strip" | "Metaspace":
-            return Growth()
-        case "ByteLevel":  # a byte that is not UTF-8 becomes U+FFFD
-            return Growth(3.0)
-        case "WordPiece":  # a space before each word
-            _size(step, "prefix")
-            return Growth(1.0, 1.0)
-        case "BPEDecoder":
-            return Growth(1.0 if _size(step, "suffix") else 2.0, 1.0)
-        case "CTC":
-            _size(step, "pad_token")
-            return Growth(1.0 if _size(step, "word_delimiter_token") else 2.0, 1.0)
-        case "Replace":
-            return _replacement_growth(step)
-        case kind:
-            raise ValueError(f"it has a decoder of an unknown type {kind[:100]!r}")
-
-
-def _replacement_growth(step: Mapping[str, Any]) -> Growth:
+def _replacement_growth(step: Step) -> Growth:
     content = _size(step, "content")
     shortest = _shortest_match(step.get("pattern"))
     if shortest:
@@ -226,9 +163,9 @@ def _shortest_match(pattern: Any) -> int:
     raise ValueError("it has a step without a pattern")
 
 
-def _precompiled_growth(step: Mapping[str, Any]) -> float:
+def _precompiled_growth(step: Step) -> Growth:
     try:
-        return check_charsmap(base64.b64decode(step["precompiled_charsmap"], validate=True))
+        return Growth(check_charsmap(base64.b64decode(step["precompiled_charsmap"], validate=True)))
     except (KeyError, TypeError, binascii.Error):
         raise ValueError("its precompiled_charsmap is not in base64") from None
 
@@ -265,6 +202,18 @@ def _darts_offset(unit: int) -> int:
     return unit >> 10 << ((unit & 0x200) >> 6)
 
 
+def _split_growth(step: Step) -> Growth:
+    _shortest_match(step.get("pattern"))
+    return Growth()
+
+
+def _word_decoder_growth(step: Step) -> Growth:
+    """Return the growth of a decoder that adds a space to each word, in place of a separator if there is one."""
+    sizes = {key: _size(step, key) for key in ("prefix", "suffix", "pad_token", "word_delimiter_token")}
+    separated = step["type"] == "WordPiece" or sizes["suffix"] or sizes["word_delimiter_token"]
+    return Growth(1.0 if separated else 2.0, 1.0)
+
+
 def _check_post_processor(value: Any) -> None:
     """Raise unless each text appears once in the output, with a bounded number of special tokens."""
     added = 0
@@ -282,7 +231,7 @@ def _check_post_processor(value: Any) -> None:
         raise ValueError(f"it adds {added} special tokens to each text, at most {MAX_SPECIAL_TOKENS} are accepted")
 
 
-def _special_tokens(step: Mapping[str, Any], side: str) -> int:
+def _special_tokens(step: Step, side: str) -> int:
     """Return the number of special tokens in a template, which may contain each text at most once."""
     template, special_tokens = step.get(side), step.get("special_tokens")
     if not isinstance(template, list) or not isinstance(special_tokens, dict):
@@ -334,7 +283,7 @@ def _check_added_tokens(tokens: Any, growth: float) -> None:
         raise ValueError(f"it adds {len(contents):,} tokens of {total:,} bytes, which is too much")
 
 
-def _size(step: Mapping[str, Any], key: str) -> int:
+def _size(step: Step, key: str) -> int:
     """Return the length in bytes of a string parameter of a step."""
     value = step.get(key)
     if value is None:
@@ -344,3 +293,34 @@ def _size(step: Mapping[str, Any], key: str) -> int:
     if len(value) > MAX_AFFIX:
         raise ValueError(f"{key} has {len(value):,} characters, at most {MAX_AFFIX} are accepted")
     return len(value.encode(errors="replace"))
+
+
+# The growth in bytes of each known step. Unicode's own worst cases are U+1D160 (NFC), U+0390 (NFD), U+FDFA (NFKC and
+# NFKD, 3 to 33 bytes) and U+0130 or U+023A (lower case, 2 to 3 bytes).
+Growths = dict[str, float | Callable[[Step], Growth]]
+NORMALIZERS: Growths = {
+    "NFC": 3.0,
+    "NFD": 3.0,
+    "NFKC": 11.0,
+    "NFKD": 11.0,
+    "Lowercase": 1.5,
+    **dict.fromkeys(("Strip", "StripAccents", "Nmt"), 1.0),
+    "BertNormalizer": 5 / 3 * 3.0 * 1.5,  # a space on each side of a Chinese character, NFD for accents, lower case
+    "ByteLevel": 2.0,
+    "Prepend": lambda step: Growth(1.0, _size(step, "prepend")),
+    "Replace": _replacement_growth,
+    "Precompiled": _precompiled_growth,
+}
+PRE_TOKENIZERS: Growths = {
+    **dict.fromkeys(("BertPreTokenizer", "CharDelimiterSplit", "Digits", "FixedLength", "Punctuation"), 1.0),
+    **dict.fromkeys(("UnicodeScripts", "Whitespace", "WhitespaceSplit"), 1.0),
+    "Split": _split_growth,
+    "ByteLevel": lambda step: Growth(2.0 if step.get("add_prefix_space") is False else 4.0),
+    "Metaspace": lambda step: Growth(1.0 + _size(step, "replacement")),
+}
+DECODERS: Growths = {
+    **dict.fromkeys(("ByteFallback", "Fuse", "Strip", "Metaspace"), 1.0),
+    "ByteLevel": 3.0,  # a byte that is not UTF-8 becomes U+FFFD
+    **dict.fromkeys(("WordPiece", "BPEDecoder", "CTC"), _word_decoder_growth),
+    "Replace": _replacement_growth,
+}

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from rich.filesize import decimal as format_bytes
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from qkv.errors import InputError, OutOfMemory
 from qkv.hub.meta_model import empty_model, meta_model
 from qkv.runtime.device import autocast
-from qkv.runtime.memory import format_bytes, free_memory, is_out_of_memory, require_memory
+from qkv.runtime.memory import free_memory, is_out_of_memory, require_memory
 from qkv.tasks.task import Batch, Task
 from qkv.training.environment import precision_on
 from qkv.training.recipe import Recipe

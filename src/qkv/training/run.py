@@ -20,7 +20,6 @@ from qkv.runtime.files import (
     atomic_folder,
     check_output_file,
     check_output_folder,
-    create_folder,
     exclusive_lock,
     is_leftover,
     name_output_errors,
@@ -140,7 +139,7 @@ class Run:
         """Lock the folder for this process, write the manifest and remove leftovers of a killed process."""
         self.check_folder()
         with name_output_errors(self.folder):
-            create_folder(self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(self.folder):
             # Another process may have changed the folder since it was checked.
             if self.opened is None:

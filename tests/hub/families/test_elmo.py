@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from qkv.errors import CheckpointError, InputError
-from qkv.hub.families.elmo import elmo_files, load_elmo, save_elmo
+from qkv.hub import load as load_elmo
+from qkv.hub.families.elmo import elmo_files, write_elmo
 from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.tokenizers.characters import CharacterIds
 from tests.limits import cpu_limit
@@ -31,6 +32,11 @@ CONFIG = ElmoConfig(
     dropout=0.0,
 )
 CELL = "RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell"
+
+
+def save_elmo(model: Elmo, folder: Path) -> None:
+    folder.mkdir()
+    write_elmo(model, folder)
 
 
 @pytest.fixture
@@ -165,10 +171,9 @@ def test_file_names_may_have_a_prefix(saved, tmp_path):
     assert elmo_files(long) is not None
     (long / "other_embeddings.hdf5").touch()  # not called weights
     assert load_elmo(long).config == load_elmo(saved).config
-    assert load_elmo((saved / "options.json", saved / "weights.hdf5")).config.dim == 4
     (long / "more_weights.hdf5").touch()
     assert elmo_files(long) is None
-    with pytest.raises(InputError, match=r"one options\.json and one weights\.hdf5"):
+    with pytest.raises(InputError, match="not a saved model"):
         load_elmo(long)
     assert elmo_files(tmp_path) is None
     assert elmo_files(tmp_path / "nowhere") is None

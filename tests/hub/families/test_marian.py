@@ -12,6 +12,7 @@ from qkv.generation import DecodingConstraints, greedy_search
 from qkv.hub import save_model
 from qkv.hub.families.marian import FAMILY
 from qkv.hub.released import write_released
+from qkv.models.transformer import Transformer
 
 transformers = pytest.importorskip("transformers")
 
@@ -287,4 +288,4 @@ def test_a_model_without_transformers_counterpart_is_not_written(tmp_path, chang
     theirs().save_pretrained(tmp_path)
     config = qkv.load(tmp_path).config.replace(**changes)
     with pytest.raises(InputError, match="transformers' marian"):
-        FAMILY.write_config(config)
+        write_released(Transformer(config), FAMILY, tmp_path)

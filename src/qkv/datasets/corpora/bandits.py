@@ -13,7 +13,6 @@ from jaxtyping import Float32, Float64
 from numpy import ndarray
 from pydantic import Field
 
-from qkv.config import require
 from qkv.datasets.columns import Column
 from qkv.datasets.counter_rng import CounterRNG
 from qkv.datasets.dataset import GENERATED, BanditDataset, DatasetConfig
@@ -35,10 +34,6 @@ class Bandits:
 
     arms: int
     pulls: int
-
-    def __post_init__(self) -> None:
-        require(2 <= self.arms <= 1024, "arms must be between 2 and 1,024")
-        require(1 <= self.pulls <= 1024, "pulls must be between 1 and 1,024")
 
     def sample(self, seed: int, indices: Sequence[int]) -> Games:
         """Sample the games with these indices."""

@@ -10,6 +10,7 @@ every machine.
 """
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -60,9 +61,7 @@ class Puzzle(ABC):
     def parse_size(self, text: str) -> Size:
         """Parse a size as formatted by `format_size`."""
         smallest = self.train_sizes[0]
-        numbers = text.split("x")
-        valid = all(number.isascii() and number.isdigit() and len(number) <= len(str(MAX_SIZE)) for number in numbers)
-        size = tuple(map(int, numbers)) if valid else ()
+        size = tuple(map(int, text.split("x"))) if re.fullmatch(r"\d{1,3}(x\d{1,3})?", text, re.ASCII) else ()
         if len(size) != len(smallest) or not all(
             low <= value <= MAX_SIZE for low, value in zip(smallest, size, strict=True)
         ):

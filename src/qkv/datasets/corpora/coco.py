@@ -10,10 +10,8 @@ Any other year works as well.
 from pathlib import Path
 from typing import Any
 
-from qkv.datasets.captions import Captions, read_captioned_images
 from qkv.datasets.columns import CAPTIONS
 from qkv.datasets.dataset import CaptionDataset, CaptionFolderConfig
-from qkv.datasets.dataset_cache import DatasetCache
 from qkv.datasets.tables import parse_json
 from qkv.datasets.text_files import read_text
 from qkv.errors import InputError
@@ -22,34 +20,29 @@ from qkv.registry import register
 SPLITS = {"train": "train", "valid": "val", "test": "test"}  # our names and those in COCO file names
 
 
-def read(cache: DatasetCache, side: int, size: int | None = None, features: Path | None = None) -> dict[str, Captions]:
-    """Read the images and captions of each split, resized to side x side; at most `size` for training."""
-    folder = _find_folder(cache)
-    paths = {
-        split: path
-        for split, name in SPLITS.items()
-        for path in sorted((folder / "annotations").glob(f"captions_{name}*.json"))[:1]
-    }
-    if "valid" not in paths:
-        raise InputError(f"{folder}: no annotations/captions_val*.json for validation")
-    captions = {split: _captions(path) for split, path in paths.items()}  # first: reading images takes minutes
-    captions["train"] = dict(list(captions["train"].items())[:size])
-    return {
-        split: read_captioned_images(captions[split], folder / path.stem.removeprefix("captions_"), side, features)
-        for split, path in paths.items()
-    }
+@register("dataset", "coco")
+class COCO(CaptionFolderConfig):
+    """A copy of COCO captions, or a folder in its format."""
 
+    summary = "your copy of COCO captions, or captioned images in its format (data.folder)"
+    columns = CAPTIONS
 
-def _find_folder(cache: DatasetCache) -> Path:
-    for folder in cache.folders:
-        for candidate in (folder, folder / "coco"):
-            if any((candidate / "annotations").glob("captions_train*.json")):
-                return candidate
-    searched = ", ".join(str(folder) for folder in cache.folders)
-    raise InputError(
-        f"coco: no annotations/captions_train*.json is in {searched}, or in a subfolder coco: set the folder of the "
-        "images and captions with --data-dir FOLDER, or in a recipe with --set data.folder=FOLDER"
-    )
+    def read(self) -> CaptionDataset:
+        folder = self.find_folder("annotations/captions_train*.json")
+        paths = {
+            split: path
+            for split, name in SPLITS.items()
+            for path in sorted((folder / "annotations").glob(f"captions_{name}*.json"))[:1]
+        }
+        if "valid" not in paths:
+            raise InputError(f"{folder}: no annotations/captions_val*.json for validation")
+        captions = {split: _captions(path) for split, path in paths.items()}  # first: reading images takes minutes
+        captions["train"] = dict(list(captions["train"].items())[: self.size])
+        splits = {
+            split: self.read_images(captions[split], folder / path.stem.removeprefix("captions_"))
+            for split, path in paths.items()
+        }
+        return CaptionDataset(splits)
 
 
 def _captions(path: Path) -> dict[str, list[str]]:
@@ -79,14 +72,3 @@ def _entry(path: Path, entry: Any, id_key: str, text_key: str) -> tuple[int, str
         if isinstance(identifier, int) and isinstance(text, str):
             return identifier, text
     raise InputError(f"{path}: an entry without {id_key} (a number) and {text_key} (a string)")
-
-
-@register("dataset", "coco")
-class COCO(CaptionFolderConfig):
-    """A copy of COCO captions, or a folder in its format."""
-
-    summary = "your copy of COCO captions, or captioned images in its format (data.folder)"
-    columns = CAPTIONS
-
-    def read(self) -> CaptionDataset:
-        return CaptionDataset(read(self.cache, self.side, self.size, self.features_path))

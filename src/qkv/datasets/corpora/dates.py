@@ -12,27 +12,26 @@ The gold alignment maps each digit of the target to the year, month or day of th
 The split depends only on the date: no seed moves a date of the test split into training.
 """
 
-import hashlib
 import random
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cache
 from itertools import islice
 from string import Formatter
-from typing import Final, Literal, get_args
+from typing import Final
 
 from qkv.datasets.columns import EXACT, Column
 from qkv.datasets.corpora import calendar_words as words
 from qkv.datasets.corpora.calendar_words import Language
 from qkv.datasets.dataset import GENERATED, PairConfig, PairDataset
 from qkv.datasets.pair import Pair
-from qkv.errors import InputError
+from qkv.datasets.text_files import Split, split_of
 from qkv.registry import register
 
 TRAIN_SIZE, HELD_OUT = 20_000, 2000  # examples of the training split, and of valid and test
-Split = Literal["train", "valid", "test"]
 Span = tuple[int, int]
 
 FIRST_DAY: Final = date(1950, 1, 1)
@@ -94,25 +93,7 @@ def generate(size: int, *, split: Split, seed: int = 0) -> list[Pair]:
 
     Every date of the split occurs once before any is repeated, in random order and formats determined by the seed.
     """
-    if split not in get_args(Split):
-        raise InputError(f"dates: unknown split {split!r}; choose from {', '.join(get_args(Split))}")
-    if size < 0:
-        raise InputError(f"dates: size must be 0 or more, not {size}")
     return list(islice(_stream(split, seed), size))
-
-
-def split_of(day: date) -> Split:
-    """The one split that a date belongs to: of ten dates about eight train, one validates, one tests."""
-    bucket = int.from_bytes(hashlib.sha256(day.isoformat().encode()).digest()[:8], "big") % 10
-    return "test" if bucket == 0 else "valid" if bucket == 1 else "train"
-
-
-def renderings(day: date) -> Iterator[tuple[Format, Pair]]:
-    """Yield every unambiguous text for a date, before changes of case."""
-    for date_format in FORMATS:
-        pair = date_format.render(day)
-        if pair is not None:
-            yield date_format, pair
 
 
 def _stream(split: Split, seed: int) -> Iterator[Pair]:
@@ -137,7 +118,7 @@ def _vary_case(pair: Pair, uniform: float) -> Pair:
 @cache
 def _days(split: Split) -> tuple[date, ...]:
     every_day = (FIRST_DAY + timedelta(days) for days in range((LAST_DAY - FIRST_DAY).days + 1))
-    return tuple(day for day in every_day if split_of(day) == split)
+    return tuple(day for day in every_day if split_of(day.isoformat(), hashed_bytes=8) == split)
 
 
 # The fields of a template: the component of the date, and its formatter.
@@ -176,8 +157,10 @@ def _readings(text: str, weekday: int | None) -> set[date]:
     candidates = [(last, first, second), (last, second, first)]
     if len(first) == len(last) == 2:  # 25/12/26: the year may come first
         candidates.append((first, second, last))
-    numbers = {(_full_year(year), int(month), int(day)) for year, month, day in candidates}
-    days = {date(*ymd) for ymd in numbers if _is_date(*ymd)}
+    days = set()
+    for year, month, day in candidates:
+        with suppress(ValueError):  # not a date
+            days.add(date(_full_year(year), int(month), int(day)))
     return {day for day in days if weekday is None or day.weekday() == weekday}
 
 
@@ -185,14 +168,6 @@ def _full_year(digits: str) -> int:
     if len(digits) == 4:
         return int(digits)
     return int(digits) + (1900 if int(digits) >= FIRST_DAY.year % 100 else 2000)
-
-
-def _is_date(year: int, month: int, day: int) -> bool:
-    try:
-        date(year, month, day)
-    except ValueError:
-        return False
-    return True
 
 
 @register("dataset", "dates")

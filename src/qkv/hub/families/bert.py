@@ -2,18 +2,11 @@
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from qkv.config import Config, StringList, require
+from qkv.config import StringList, require
 from qkv.errors import InputError
-from qkv.hub.families.config_json import (
-    from_hf_activation,
-    parse_config,
-    read_labels,
-    require_supported,
-    to_hf_activation,
-    write_labels,
-)
+from qkv.hub.families.config_json import HFConfig, read_labels, require_supported, write_labels
 from qkv.hub.weight_map import Family, Weight, WeightMap, pair
 from qkv.models.bert import LABEL_HEADS, MLM_HEADS, Bert, BertConfig, Head
 
@@ -35,21 +28,21 @@ LABEL_LAYERS = {
 }
 
 
-class HFConfig(Config):
-    """Keys of config.json that affect the computation, with their defaults; a Literal is the only supported value."""
+class Keys(HFConfig):
+    """Keys of config.json."""
 
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    layer_norm_eps: float = 1e-12
-    tie_word_embeddings: bool = True
+    vocab_size: Annotated[int, "vocab_size"] = 30522
+    hidden_size: Annotated[int, "dim"] = 768
+    num_hidden_layers: Annotated[int, "layers"] = 12
+    num_attention_heads: Annotated[int, "heads"] = 12
+    intermediate_size: Annotated[int, "ffn_dim"] = 3072
+    hidden_act: Annotated[str, "activation"] = "gelu"
+    hidden_dropout_prob: Annotated[float, "dropout"] = 0.1
+    attention_probs_dropout_prob: Annotated[float, "attention_dropout"] = 0.1
+    max_position_embeddings: Annotated[int, "max_length"] = 512
+    type_vocab_size: Annotated[int, "segments"] = 2
+    layer_norm_eps: Annotated[float, "layer_norm_eps"] = 1e-12
+    tie_word_embeddings: Annotated[bool, "tie_embeddings"] = True
     architectures: StringList | None = None
     num_labels: int = 2
     id2label: dict[str, Any] | None = None
@@ -60,27 +53,16 @@ class HFConfig(Config):
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> BertConfig:
     """Return our config; the head and the pooler are inferred from the tensor names."""
-    their = parse_config(HFConfig, data, "bert")
+    their = Keys.parse(data, "bert")
     pooler = any(name.removeprefix("bert.").startswith("pooler.") for name in names)
     head = _head(names, pooler, their.architectures or ())
-    label_names = read_labels(their.id2label, "bert") if head in LABEL_HEADS and their.id2label is not None else ()
+    label_names = read_labels(their.id2label, "bert") if head in LABEL_HEADS else ()
     return BertConfig(
-        vocab_size=their.vocab_size,
+        **their.to_ours(),
         head=head,
         labels=len(label_names) or their.num_labels,
         label_names=label_names,
-        dim=their.hidden_size,
-        heads=their.num_attention_heads,
-        layers=their.num_hidden_layers,
-        ffn_dim=their.intermediate_size,
-        segments=their.type_vocab_size,
-        max_length=their.max_position_embeddings,
-        activation=from_hf_activation(their.hidden_act),
-        dropout=their.hidden_dropout_prob,
-        attention_dropout=their.attention_probs_dropout_prob,
         pooler=pooler,
-        tie_embeddings=their.tie_word_embeddings,
-        layer_norm_eps=their.layer_norm_eps,
     )
 
 
@@ -102,21 +84,10 @@ def _head(names: Collection[str], pooler: bool, architectures: tuple[str, ...]) 
 
 
 def write_config(config: BertConfig) -> dict[str, Any]:
-    require_supported(config, "bert")
     return {
         "architectures": [ARCHITECTURES[config.head]],
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.dim,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
+        **Keys.from_ours(config),
         "intermediate_size": config.ffn_dim or 4 * config.dim,
-        "hidden_act": to_hf_activation(config.activation),
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
-        "max_position_embeddings": config.max_length,
-        "type_vocab_size": config.segments,
-        "layer_norm_eps": config.layer_norm_eps,
-        "tie_word_embeddings": config.tie_embeddings,
         **(write_labels(config.label_names, config.labels) if config.head in LABEL_HEADS else {}),
     }
 

@@ -1,14 +1,12 @@
 """Parts of config.json shared by several families: keys, activations, labels."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from qkv.config import Config, build, require
 from qkv.errors import InputError
 from qkv.registry import nearest
 from qkv.runtime.text import printable
-
-C = TypeVar("C", bound=Config)
 
 # Activation names of transformers -> ours; the first name of each function is the one written.
 ACTIVATIONS = {
@@ -25,25 +23,48 @@ ACTIVATIONS = {
 }
 
 
-def parse_config(cls: type[C], data: Mapping[str, Any], family: str) -> C:
-    """Read the keys of `cls` from config.json, ignoring all others."""
-    return build(cls, {key: value for key, value in data.items() if key in cls.model_fields}, family)
+class HFConfig(Config):
+    """Base class of the keys of config.json that affect the computation, with their defaults.
+
+    `Annotated[type, name]` gives our name of a key with the same meaning. A Literal is the only supported value.
+    """
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], family: str) -> Self:
+        """Read the keys of this class from config.json, ignoring all others."""
+        return build(cls, {key: value for key, value in data.items() if key in cls.model_fields}, family)
+
+    @classmethod
+    def our_names(cls) -> dict[str, str]:
+        """Return our names by those in config.json."""
+        return {
+            theirs: ours
+            for theirs, field in cls.model_fields.items()
+            for ours in field.metadata
+            if isinstance(ours, str)
+        }
+
+    def to_ours(self) -> dict[str, Any]:
+        """Return the values of the keys that have our names."""
+        values = {ours: getattr(self, theirs) for theirs, ours in self.our_names().items()}
+        if (name := values["activation"]) not in ACTIVATIONS:
+            raise InputError(f"unknown activation {printable(name)!r}{nearest(printable(name), ACTIVATIONS)}")
+        return values | {"activation": ACTIVATIONS[name]}
+
+    @classmethod
+    def from_ours(cls, config: Any) -> dict[str, Any]:
+        """Return the keys of config.json for one of our configs."""
+        values = {theirs: getattr(config, ours) for theirs, ours in cls.our_names().items()}
+        for theirs, ours in cls.our_names().items():
+            if ours == "activation":
+                values[theirs] = next(name for name, ours in ACTIVATIONS.items() if ours == config.activation)
+        return values
 
 
-def from_hf_activation(name: str) -> str:
-    """Translate an activation name of transformers to ours."""
-    if name not in ACTIVATIONS:
-        raise InputError(f"unknown activation {printable(name)!r}{nearest(printable(name), ACTIVATIONS)}")
-    return ACTIVATIONS[name]
-
-
-def to_hf_activation(name: str) -> str:
-    """Translate our activation name to that of transformers."""
-    return next(hf_name for hf_name, our_name in ACTIVATIONS.items() if our_name == name)
-
-
-def read_labels(id2label: Mapping[str, Any], family: str) -> tuple[str, ...]:
-    """Return the label names in index order."""
+def read_labels(id2label: Mapping[str, Any] | None, family: str) -> tuple[str, ...]:
+    """Return the label names in index order; none if there is no id2label."""
+    if id2label is None:
+        return ()
     names = [id2label.get(str(number)) for number in range(len(id2label))]
     named = bool(names) and all(isinstance(name, str) for name in names)
     require(named, f"{family}: id2label must map 0, 1, ... to names")

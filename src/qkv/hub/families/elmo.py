@@ -13,17 +13,14 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
 
 from qkv.config import build
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.meta_model import meta_model, require_model_memory
 from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.registry import nearest
-from qkv.runtime.device import pick_device
-from qkv.runtime.documents import open_bytes, read_object
+from qkv.runtime.documents import open_bytes, read_object, reading
 from qkv.runtime.download import Progress
-from qkv.runtime.files import atomic_folder, check_output_folder
 from qkv.runtime.text import printable
 from qkv.tokenizers.characters import CHARACTERS
 from qkv.types import Tensor
@@ -59,14 +56,8 @@ FILTER = Form(lambda ours: ours.permute(2, 1, 0)[None], lambda theirs: theirs[0]
 TABLE = Form(lambda ours: ours[1:], lambda theirs: torch.cat((torch.zeros_like(theirs[:1]), theirs)))  # row 0: padding
 
 
-def load_elmo(
-    source: str | Path | tuple[str | Path, str | Path],
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
-) -> Elmo:
-    """Load a released ELMo in eval mode, from its folder or from (options, weights) files."""
-    target_device = pick_device(device)
-    options, weights = (Path(source[0]), Path(source[1])) if isinstance(source, tuple) else _find_files(Path(source))
+def load_elmo(options: Path, weights: Path, device: torch.device, dtype: torch.dtype | None = None) -> Elmo:
+    """Load a released ELMo in eval mode."""
     config = read_options(options)
     meta = meta_model(Elmo, config, options)
     require_model_memory(meta, options)
@@ -76,14 +67,7 @@ def load_elmo(
     with torch.no_grad():
         for name, (form, part) in _weight_entries(model):
             part.copy_(form.ours(stored.pop(name)))
-    return model.to(device=target_device, dtype=dtype).eval()
-
-
-def save_elmo(model: Elmo, folder: str | Path) -> None:
-    """Write a model in the released ELMo format, which does not store output layers or heads."""
-    check_output_folder(Path(folder))
-    with atomic_folder(Path(folder)) as scratch:
-        write_elmo(model, scratch)
+    return model.to(device=device, dtype=dtype).eval()
 
 
 def write_elmo(model: Elmo, folder: Path, progress: Progress = lambda done: None) -> int:
@@ -111,17 +95,10 @@ def elmo_files(folder: Path) -> tuple[Path, Path] | None:
     return (options[0], weights[0]) if len(options) == len(weights) == 1 else None
 
 
-def _find_files(folder: Path) -> tuple[Path, Path]:
-    files = elmo_files(folder)
-    if files is None:
-        raise InputError(f"{folder}: expected a folder with one {OPTIONS} and one {WEIGHTS}, or the two files")
-    return files
-
-
 def read_options(path: Path) -> ElmoConfig:
     """Return the config described by the options; unknown options are an error."""
     data = read_object(path)
-    try:
+    with reading(path):
         if data.get("bidirectional") is False:
             raise InputError(f"{path}: bidirectional = false is not supported")
         characters, lstm = _table(data, "char_cnn", path), _table(data, "lstm", path)
@@ -146,8 +123,6 @@ def read_options(path: Path) -> ElmoConfig:
             if key not in values:
                 raise InputError(f"{path}: missing option for {key}")
         return build(ElmoConfig, values, str(path))
-    except InputError as error:
-        raise CheckpointError(str(error)) from None
 
 
 def write_options(config: ElmoConfig) -> dict[str, Any]:
@@ -173,7 +148,7 @@ def _weight_entries(model: Elmo) -> Iterator[tuple[str, tuple[Form, Tensor]]]:
     yield "char_embed", (TABLE, words.embed.weight)
     for number, convolution in enumerate(words.convolutions):
         yield f"CNN/W_cnn_{number}", (FILTER, convolution.weight)
-        yield f"CNN/b_cnn_{number}", (SAME, _bias(convolution))
+        yield f"CNN/b_cnn_{number}", (SAME, convolution.bias)
     for number, highway in enumerate(words.highways):
         for name, linear in (("carry", highway.gate), ("transform", highway.transform)):
             yield f"CNN_high_{number}/W_{name}", (TRANSPOSED, linear.weight)
@@ -235,11 +210,6 @@ def _check_dataset(dataset: Any, name: str, shape: tuple[int, ...], path: Path, 
     plain = dataset.chunks is None and not dataset.external and not dataset.is_virtual and begin is not None
     if not plain or dataset.id.get_storage_size() != dataset.nbytes or begin + dataset.nbytes > size:
         raise CheckpointError(f"{path}: {name} is not stored contiguously; rewrite the file with h5py")
-
-
-def _bias(layer: nn.Conv1d) -> Tensor:
-    assert layer.bias is not None
-    return layer.bias
 
 
 def _h5py() -> ModuleType:

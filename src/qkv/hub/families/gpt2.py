@@ -1,78 +1,49 @@
 """GPT-2 in the format of Hugging Face transformers (model_type gpt2)."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from qkv.config import Config
-from qkv.hub.families.config_json import from_hf_activation, parse_config, require_supported, to_hf_activation
+from qkv.hub.families.config_json import HFConfig, require_supported
 from qkv.hub.weight_map import Family, Weight, WeightMap, pair
 from qkv.models.gpt2 import GPT2, GPT2Config
 
 END_OF_TEXT = 50256  # <|endoftext|>, the last token of GPT-2's vocabulary
 
 
-class HFConfig(Config):
-    """Keys of config.json that affect the computation, with their defaults; a Literal is the only supported value."""
+class Keys(HFConfig):
+    """Keys of config.json."""
 
-    vocab_size: int = 50257
-    n_positions: int = 1024
-    n_embd: int = 768
-    n_layer: int = 12
-    n_head: int = 12
-    n_inner: int | None = None
-    activation_function: str = "gelu_new"
-    resid_pdrop: float = 0.1
-    attn_pdrop: float = 0.1
-    layer_norm_epsilon: float = 1e-5
-    tie_word_embeddings: bool = True
+    vocab_size: Annotated[int, "vocab_size"] = 50257
+    n_positions: Annotated[int, "max_length"] = 1024
+    n_embd: Annotated[int, "dim"] = 768
+    n_layer: Annotated[int, "layers"] = 12
+    n_head: Annotated[int, "heads"] = 12
+    n_inner: Annotated[int | None, "ffn_dim"] = None
+    activation_function: Annotated[str, "activation"] = "gelu_new"
+    resid_pdrop: Annotated[float, "dropout"] = 0.1
+    attn_pdrop: Annotated[float, "attention_dropout"] = 0.1
+    layer_norm_epsilon: Annotated[float, "layer_norm_eps"] = 1e-5
+    tie_word_embeddings: Annotated[bool, "tie_embeddings"] = True
     scale_attn_weights: bool = True
-    scale_attn_by_inverse_layer_idx: bool = False
-    reorder_and_upcast_attn: bool = False
+    scale_attn_by_inverse_layer_idx: Annotated[bool, "inverse_layer_scale"] = False
+    reorder_and_upcast_attn: Annotated[bool, "upcast_scores"] = False
     add_cross_attention: Literal[False] = False
 
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> GPT2Config:
     """Return our config for a GPT-2 config.json."""
-    their = parse_config(HFConfig, data, "gpt2")
-    return GPT2Config(
-        vocab_size=their.vocab_size,
-        dim=their.n_embd,
-        heads=their.n_head,
-        layers=their.n_layer,
-        ffn_dim=their.n_inner,
-        max_length=their.n_positions,
-        score="scaled_dot" if their.scale_attn_weights else "dot",
-        inverse_layer_scale=their.scale_attn_by_inverse_layer_idx,
-        upcast_scores=their.reorder_and_upcast_attn,
-        activation=from_hf_activation(their.activation_function),
-        dropout=their.resid_pdrop,
-        attention_dropout=their.attn_pdrop,
-        tie_embeddings=their.tie_word_embeddings,
-        layer_norm_eps=their.layer_norm_epsilon,
-        has_end_token=True,
-    )
+    their = Keys.parse(data, "gpt2")
+    score = "scaled_dot" if their.scale_attn_weights else "dot"
+    return GPT2Config(**their.to_ours(), score=score, has_end_token=True)
 
 
 def write_config(config: GPT2Config) -> dict[str, Any]:
-    require_supported(config, "gpt2", scores=("scaled_dot", "dot"))
     end = END_OF_TEXT if config.vocab_size > END_OF_TEXT else None
     return {
         "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": config.vocab_size,
-        "n_positions": config.max_length,
-        "n_embd": config.dim,
-        "n_layer": config.layers,
-        "n_head": config.heads,
-        "n_inner": config.ffn_dim,
-        "activation_function": to_hf_activation(config.activation),
-        "resid_pdrop": config.dropout,
+        **Keys.from_ours(config),
         "embd_pdrop": config.dropout,
-        "attn_pdrop": config.attention_dropout,
-        "layer_norm_epsilon": config.layer_norm_eps,
-        "tie_word_embeddings": config.tie_embeddings,
         "scale_attn_weights": config.score.name == "scaled_dot",
-        "scale_attn_by_inverse_layer_idx": config.inverse_layer_scale,
-        "reorder_and_upcast_attn": config.upcast_scores,
         "bos_token_id": end,
         "eos_token_id": end,
     }

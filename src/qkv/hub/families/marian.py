@@ -4,37 +4,37 @@ They are post-norm Transformers (Vaswani et al. 2017) trained with Marian (Juncz
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from qkv.config import Config, require
-from qkv.hub.families.config_json import from_hf_activation, parse_config, require_supported, to_hf_activation
+from qkv.config import require
+from qkv.hub.families.config_json import HFConfig, require_supported
 from qkv.hub.weight_map import Family, Weight, WeightMap, pair
 from qkv.models.transformer import Transformer, TransformerConfig
 
 
-class HFConfig(Config):
-    """Keys of config.json that affect the computation, with their defaults; a Literal is the only supported value."""
+class Keys(HFConfig):
+    """Keys of config.json."""
 
-    vocab_size: int = 58101
+    vocab_size: Annotated[int, "source_vocab_size"] = 58101
     decoder_vocab_size: int | None = None
-    max_position_embeddings: int = 1024
-    d_model: int = 1024
-    encoder_layers: int = 12
-    encoder_ffn_dim: int = 4096
-    encoder_attention_heads: int = 16
-    decoder_layers: int = 12
+    max_position_embeddings: Annotated[int, "max_length"] = 1024
+    d_model: Annotated[int, "dim"] = 1024
+    encoder_layers: Annotated[int, "encoder_layers"] = 12
+    encoder_ffn_dim: Annotated[int, "ffn_dim"] = 4096
+    encoder_attention_heads: Annotated[int, "heads"] = 16
+    decoder_layers: Annotated[int, "decoder_layers"] = 12
     decoder_ffn_dim: int = 4096
     decoder_attention_heads: int = 16
-    activation_function: str = "gelu"
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    scale_embedding: bool = False
-    decoder_start_token_id: int = 58100
-    pad_token_id: int | None = 58100
-    eos_token_id: int | None = 0
-    share_encoder_decoder_embeddings: bool = True
-    tie_word_embeddings: bool = True
+    activation_function: Annotated[str, "activation"] = "gelu"
+    dropout: Annotated[float, "dropout"] = 0.1
+    attention_dropout: Annotated[float, "attention_dropout"] = 0.0
+    activation_dropout: Annotated[float, "activation_dropout"] = 0.0
+    scale_embedding: Annotated[bool, "scale_embeddings"] = False
+    decoder_start_token_id: Annotated[int, "begin_token"] = 58100
+    pad_token_id: Annotated[int | None, "pad_token"] = 58100
+    eos_token_id: Annotated[int | None, "end_token"] = 0
+    share_encoder_decoder_embeddings: Annotated[bool, "tie_embeddings"] = True
+    tie_word_embeddings: Annotated[bool, "tie_output"] = True
     is_encoder_decoder: Literal[True] = True
     is_decoder: Literal[False] = False
     normalize_before: Literal[False] = False
@@ -45,7 +45,7 @@ class HFConfig(Config):
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> TransformerConfig:
     """Return our config; the output bias is inferred from the tensor names."""
-    their = parse_config(HFConfig, data, "marian")
+    their = Keys.parse(data, "marian")
     for part in ("ffn_dim", "attention_heads"):
         encoder, decoder = getattr(their, f"encoder_{part}"), getattr(their, f"decoder_{part}")
         require(encoder == decoder, f"marian: encoder_{part} {encoder} must equal decoder_{part} {decoder}")
@@ -61,64 +61,36 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> TransformerC
         f"marian: shared embeddings require equal vocabulary sizes, not {their.vocab_size} and {target_size}",
     )
     return TransformerConfig(
-        source_vocab_size=their.vocab_size,
+        **their.to_ours(),
         target_vocab_size=target_size,
-        dim=their.d_model,
-        heads=their.encoder_attention_heads,
-        encoder_layers=their.encoder_layers,
-        decoder_layers=their.decoder_layers,
-        ffn_dim=their.encoder_ffn_dim,
-        dropout=their.dropout,
-        attention_dropout=their.attention_dropout,
-        activation_dropout=their.activation_dropout,
-        activation=from_hf_activation(their.activation_function),
         norm="post",
         position="sinusoidal_halves",
-        tie_embeddings=shared,
-        tie_output=their.tie_word_embeddings,
-        scale_embeddings=their.scale_embedding,
         output_bias="final_logits_bias" in names,
-        max_length=their.max_position_embeddings,
-        pad_token=their.pad_token_id,
-        begin_token=their.decoder_start_token_id,
-        end_token=their.eos_token_id,
     )
 
 
 def write_config(config: TransformerConfig) -> dict[str, Any]:
-    _require_terms(config)
     require(config.begin_token is not None, "transformers' marian requires decoder_start_token_id: set begin_token")
     return {
         "architectures": ["MarianMTModel"],
-        "model_type": "marian",
         "is_encoder_decoder": True,
-        "vocab_size": config.source_vocab_size,
+        **Keys.from_ours(config),
         "decoder_vocab_size": config.target_vocab_size,
-        "max_position_embeddings": config.max_length,
-        "d_model": config.dim,
-        "encoder_layers": config.encoder_layers,
-        "encoder_ffn_dim": config.ffn_dim,
-        "encoder_attention_heads": config.heads,
-        "decoder_layers": config.decoder_layers,
         "decoder_ffn_dim": config.ffn_dim,
         "decoder_attention_heads": config.heads,
-        "activation_function": to_hf_activation(config.activation),
-        "dropout": config.dropout,
         "attention_dropout": config.attention_dropout_p,
         "activation_dropout": config.activation_dropout_p,
-        "scale_embedding": config.scale_embeddings,
-        "share_encoder_decoder_embeddings": config.tie_embeddings,
         "tie_word_embeddings": config.tie_embeddings or config.tie_output,
-        "pad_token_id": config.pad_token,
-        "decoder_start_token_id": config.begin_token,
-        "eos_token_id": config.end_token,
         "forced_eos_token_id": config.end_token,
     }
 
 
 def weights(config: TransformerConfig) -> WeightMap:
     """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
-    _require_terms(config)
+    require_supported(config, "marian", position="sinusoidal_halves")
+    for key, value in {"norm": "post", "tree": "none"}.items():
+        current = getattr(config, key)
+        require(current == value, f"transformers' marian requires {key} {value!r}, but this model has {current!r}")
     table, copies = _embeddings(config)
     for number in range(config.encoder_layers):
         ours, theirs = f"encoder.{number}", f"model.encoder.layers.{number}"
@@ -135,13 +107,6 @@ def weights(config: TransformerConfig) -> WeightMap:
     table += [Weight("readout_bias", ("final_logits_bias",))] if config.output_bias else []
     tables = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"  # sinusoidal, computed here
     return WeightMap(tuple(table), copies, ignored=(tables,), prefix="model.")
-
-
-def _require_terms(config: TransformerConfig) -> None:
-    require_supported(config, "marian", position="sinusoidal_halves")
-    for key, value in {"norm": "post", "tree": "none"}.items():
-        current = getattr(config, key)
-        require(current == value, f"transformers' marian requires {key} {value!r}, but this model has {current!r}")
 
 
 def _embeddings(config: TransformerConfig) -> tuple[list[Weight], dict[str, str]]:

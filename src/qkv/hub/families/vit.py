@@ -1,37 +1,30 @@
 """ViT in the format of Hugging Face transformers (model_type vit), with a classifier, a pooler or no head."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from qkv.config import Config, require
-from qkv.hub.families.config_json import (
-    from_hf_activation,
-    parse_config,
-    read_labels,
-    require_supported,
-    to_hf_activation,
-    write_labels,
-)
+from qkv.config import require
+from qkv.hub.families.config_json import HFConfig, read_labels, require_supported, write_labels
 from qkv.hub.weight_map import Family, Weight, WeightMap, pair
 from qkv.models.vit import ViT, ViTConfig
 
 
-class HFConfig(Config):
-    """Keys of config.json that affect the computation, with their defaults."""
+class Keys(HFConfig):
+    """Keys of config.json."""
 
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
+    hidden_size: Annotated[int, "dim"] = 768
+    num_hidden_layers: Annotated[int, "layers"] = 12
+    num_attention_heads: Annotated[int, "heads"] = 12
     head_dim: int | None = None
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.0
-    attention_probs_dropout_prob: float = 0.0
-    layer_norm_eps: float = 1e-12
+    intermediate_size: Annotated[int, "ffn_dim"] = 3072
+    hidden_act: Annotated[str, "activation"] = "gelu"
+    hidden_dropout_prob: Annotated[float, "dropout"] = 0.0
+    attention_probs_dropout_prob: Annotated[float, "attention_dropout"] = 0.0
+    layer_norm_eps: Annotated[float, "layer_norm_eps"] = 1e-12
     image_size: tuple[int, ...] = (224, 224)
     patch_size: tuple[int, ...] = (16, 16)
-    num_channels: int = 3
-    qkv_bias: bool = True
+    num_channels: Annotated[int, "channels"] = 3
+    qkv_bias: Annotated[bool, "qkv_bias"] = True
     pooler_output_size: int | None = None
     pooler_act: str = "tanh"
     num_labels: int = 2
@@ -41,7 +34,7 @@ class HFConfig(Config):
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> ViTConfig:
     """Return our config; the head is inferred from the tensor names."""
     data = {key: _height_width(value) if key in ("image_size", "patch_size") else value for key, value in data.items()}
-    their = parse_config(HFConfig, data, "vit")
+    their = Keys.parse(data, "vit")
     require(
         not any(name.startswith("decoder.") for name in names),
         "vit: masked image modelling heads are not supported",
@@ -62,24 +55,15 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> ViTConfig:
         f"vit: a pooler with output size {their.pooler_output_size} and {their.pooler_act} is not supported; expected "
         f"{their.hidden_size} and tanh",
     )
-    label_names = read_labels(their.id2label, "vit") if classifies and their.id2label is not None else ()
+    label_names = read_labels(their.id2label, "vit") if classifies else ()
     return ViTConfig(
+        **their.to_ours(),
         classes=(len(label_names) or their.num_labels) if classifies else None,
         label_names=label_names,
         height=their.image_size[0],
         width=their.image_size[1],
-        channels=their.num_channels,
         patch=patch,
-        dim=their.hidden_size,
-        layers=their.num_hidden_layers,
-        heads=their.num_attention_heads,
-        ffn_dim=their.intermediate_size,
-        dropout=their.hidden_dropout_prob,
-        attention_dropout=their.attention_probs_dropout_prob,
-        activation=from_hf_activation(their.hidden_act),
-        qkv_bias=their.qkv_bias,
         pooler=pooler,
-        layer_norm_eps=their.layer_norm_eps,
     )
 
 
@@ -94,19 +78,10 @@ def write_config(config: ViTConfig) -> dict[str, Any]:
     require(config.classes is None or not config.pooler, "transformers' vit has a classifier or a pooler, not both")
     return {
         "architectures": ["ViTModel" if config.classes is None else "ViTForImageClassification"],
-        "model_type": "vit",
-        "hidden_size": config.dim,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.ffn_dim,
-        "hidden_act": to_hf_activation(config.activation),
-        "hidden_dropout_prob": config.dropout,
+        **Keys.from_ours(config),
         "attention_probs_dropout_prob": config.attention_dropout_p,
-        "layer_norm_eps": config.layer_norm_eps,
         "image_size": config.height if config.height == config.width else [config.height, config.width],
         "patch_size": config.patch,
-        "num_channels": config.channels,
-        "qkv_bias": config.qkv_bias,
         "encoder_stride": config.patch,
         **({} if config.classes is None else write_labels(config.label_names, config.classes)),
     }

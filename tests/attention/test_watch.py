@@ -198,7 +198,6 @@ class Shift(Position):
     """Adds a different bias to every cell."""
 
     adds_bias = True
-    extrapolates = True
 
     def bias(self, query, shape):
         return lambda index: torch.sin(index.head * 5.0 + index.query_position * 3.0 + index.key)

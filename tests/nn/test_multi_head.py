@@ -19,7 +19,6 @@ class Turn(Position):
     """Multiplies queries and keys by cos(position / 3), which differs for any two positions."""
 
     rotates_qk = True
-    extrapolates = True
 
     def apply_to_qk(self, x, positions):
         return x * torch.cos(positions.to(x.dtype) / 3)[:, None, :, None]
@@ -153,7 +152,6 @@ def test_keys_of_a_memory_are_computed_once():
 
     class Counted(Position):
         rotates_qk = True
-        extrapolates = True
 
         def apply_to_qk(self, x, positions):
             calls.append(x.shape[2])

@@ -29,16 +29,6 @@ from qkv.attention.spec import AttentionOutput
 from qkv.attention.tree import TreePositions, Trees
 from qkv.attention.watch import watch
 from qkv.errors import Unsupported
-from qkv.registry import _classes
-
-SCORES = _classes["score"]
-
-
-def build_score(name: str, sizes: Sizes) -> Score:
-    """Build a score by name."""
-    cls = SCORES[name]
-    return cls.from_sizes(sizes) if hasattr(cls, "from_sizes") else cls()
-
 
 __all__ = [
     "ALiBi",

@@ -6,7 +6,7 @@ backend turns that into a dense tensor, a block mask or a kernel flag as late as
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 
@@ -48,10 +48,6 @@ class Mask(ABC):
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         moved = {name: x.to(device) for name, x in values if isinstance(x, Tensor | Mask)}
         return replace(self, **moved)
-
-    def materialize(self, shape: ScoreShape) -> "MaterializedMask":
-        """Compute the mask tensor of one call."""
-        return MaterializedMask(self, shape, self.to_dense(shape))
 
     def __and__(self, other: "Mask") -> "Mask":
         return Both(self, other) if isinstance(other, Mask) else NotImplemented
@@ -220,16 +216,3 @@ def broadcasts(size: torch.Size, shape: ScoreShape) -> bool:
         and (queries == 1 or queries == shape.queries)
         and (keys == 1 or keys == shape.keys)
     )
-
-
-class MaterializedMask(NamedTuple):
-    """The mask tensor of one call."""
-
-    mask: Mask
-    shape: ScoreShape
-    allowed: Bool[Tensor, "#batch #heads #query #key"]
-
-    @property
-    def fully_masked(self) -> Bool[Tensor, "#batch #heads #query 1"] | None:
-        """Which queries have no allowed key; None if there is no such query."""
-        return self.mask.fully_masked(self.shape, self.allowed)

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from qkv.attention.align import Align, AlignInput
 from qkv.attention.precision import at_least_float32
+from qkv.attention.score_shape import Weights
 from qkv.errors import InputError
 from qkv.registry import register
 from qkv.types import Float, Tensor
@@ -28,7 +29,7 @@ from qkv.types import Float, Tensor
 class Sparsemax(Align):
     """The distribution nearest to the scores, argmin |p - s|^2 (Martins and Astudillo 2016)."""
 
-    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+    def compute_weights(self, inputs: AlignInput) -> Weights:
         return entmax(inputs.scores, 2.0)
 
 
@@ -44,7 +45,7 @@ class Entmax(Align):
             raise InputError(f"alpha must be above 1, not {alpha} (use Softmax for alpha = 1)")
         self.alpha = alpha
 
-    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+    def compute_weights(self, inputs: AlignInput) -> Weights:
         return entmax(inputs.scores, self.alpha)
 
 

@@ -7,27 +7,26 @@ from typing import NamedTuple
 import torch
 
 from qkv.attention.align import Align
-from qkv.attention.mask import Mask, MaterializedMask
+from qkv.attention.mask import Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, Score
-from qkv.attention.score_shape import ScoreShape, select_along
+from qkv.attention.score_shape import Outputs, Queries, ScoreShape, Weights, select_along
 from qkv.errors import InputError, ShapeError
 from qkv.types import Float, Int, Tensor
 
 
 class AttentionOutput(NamedTuple):
-    """Output of attention and, if requested, its weights and log-sum-exp."""
+    """Output of attention and, if requested, its weights before dropout."""
 
-    output: Float[Tensor, "batch heads query value_dim"]
-    weights: Float[Tensor, "batch heads query key"] | None = None
-    lse: Float[Tensor, "batch heads query"] | None = None
+    output: Outputs
+    weights: Weights | None = None
 
 
 @dataclass(slots=True)
 class Request:
     """One call of the operator: its tensors, terms and score shape."""
 
-    query: Float[Tensor, "batch heads query dim"]
+    query: Queries
     key: Float[Tensor, "batch kv_heads key key_dim"] | Keys
     value: Float[Tensor, "batch kv_heads key value_dim"]
     score: Score
@@ -56,7 +55,7 @@ class Request:
         """Return queries and keys transformed by the position and then by the score."""
         return self.score.transform_query(self.rotated_query()), self.transformed_keys().tensor
 
-    def rotated_query(self) -> Float[Tensor, "batch heads query dim"]:
+    def rotated_query(self) -> Queries:
         """Return the queries transformed by the position."""
         if self.position is None or not self.position.rotates_qk:
             return self.query
@@ -66,10 +65,9 @@ class Request:
         """Return the keys transformed by the position and the score."""
         return self.key if isinstance(self.key, Keys) else transform_keys(self.key, self.score, self.position)
 
-    def materialize_mask(self, extra: Mask | None = None) -> MaterializedMask | None:
-        """Return the mask tensor, combined with an extra mask; None if there is neither."""
-        mask = self.mask if extra is None else extra if self.mask is None else self.mask & extra
-        return None if mask is None else mask.materialize(self.shape)
+    def combined_mask(self, extra: Mask | None) -> Mask | None:
+        """Return the mask combined with an extra one; None if there is neither."""
+        return self.mask if extra is None else extra if self.mask is None else self.mask & extra
 
     def subset(self, heads: tuple[int, ...] | None, queries: tuple[int, ...] | None) -> "Request":
         """Restrict the request to a subset of heads and queries."""

@@ -33,7 +33,7 @@ from qkv.errors import InputError, ShapeError
 from qkv.nn.char_cnn import PADDING, CharCNN, HashEmbedding
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import TextEncoder
-from qkv.nn.pooling import POOLINGS, full_lengths
+from qkv.nn.pooling import POOLINGS, full_lengths, valid_positions
 from qkv.nn.rnn import BiRNN, gather_time, reverse_index
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -189,8 +189,7 @@ class Elmo(TextEncoder):
         x, layers, new_state = self._run(characters, lengths, state)
         directions = torch.stack([x.expand(2, -1, -1, -1), *layers], dim=2)[..., 1:-1, :]  # without begin and end
         joined = torch.cat(directions.unbind(0), dim=-1)  # batch layers words features
-        valid = torch.arange(characters.shape[1], device=lengths.device) < lengths[:, None]
-        joined = joined.masked_fill(~valid[:, None, :, None], 0.0)
+        joined = joined.masked_fill(~valid_positions(characters, lengths)[:, None, :, None], 0.0)
         nonempty = (lengths > 0)[:, None, None, None]
         hidden = torch.where(nonempty, new_state.hidden, state.hidden)
         return joined, State(hidden, torch.where(nonempty, new_state.cell, state.cell))

@@ -44,8 +44,10 @@ from qkv.nn.embedding import ScaledEmbedding
 from qkv.nn.encoders import EncoderSizes
 from qkv.nn.fast import Dropout, StepLinear
 from qkv.nn.interfaces import EncoderDecoder, SourceEncoder
+from qkv.nn.multi_head import BackendName, check_terms
+from qkv.nn.pooling import full_lengths
 from qkv.nn.rnn import Bridge, Cell, Recurrent
-from qkv.nn.source_attention import BackendName, CoverageAttention, EncodedSource, SourceAttention, check_attention
+from qkv.nn.source_attention import CoverageAttention, EncodedSource, SourceAttention
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -84,7 +86,7 @@ class RNNSeq2SeqConfig(Config):
                 require(is_default, f"{key} does not apply to decoder = 'plain', which has no attention")
         else:
             require(self.context == "initial", "context applies to decoder = 'plain' only")
-            check_attention(self.score, self.align, self.attention_sizes)
+            check_terms(self.attention_sizes, has_reward=True, align=self.align, score=self.score)
         if self.decoder != "luong":
             require(self.input_feeding, "input_feeding applies to decoder = 'luong' only")
         if self.coverage:
@@ -161,7 +163,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
 
     def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
         """Encode the source (see `EncoderDecoder`)."""
-        lengths = source.new_full(source.shape[:1], source.shape[1]) if source_lengths is None else source_lengths
+        lengths = full_lengths(source) if source_lengths is None else source_lengths
         encoded = self.encoder(source, lengths)
         return Memory(encoded.final, self.decoder.precompute(self.context_dropout(encoded.values), source_lengths))
 

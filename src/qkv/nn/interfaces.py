@@ -7,7 +7,8 @@ for all rows.
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -16,7 +17,6 @@ from torch import nn
 
 from qkv.attention.layers import attention_layers
 from qkv.errors import ShapeError
-from qkv.nn.labels import label_names
 from qkv.types import Float, Int, Tensor
 
 if TYPE_CHECKING:
@@ -216,6 +216,16 @@ class TextEncoder(Model, ABC):
         return int(self.config.dim)
 
 
+def label_names(names: Sequence[str], count: int) -> tuple[str, ...]:
+    """Return the names, made unique, or LABEL_0, LABEL_1, ... as in transformers if there are none."""
+    counts: Counter[str] = Counter()
+    unique = []
+    for name in names or [f"LABEL_{number}" for number in range(count)]:
+        counts[name] += 1
+        unique.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return tuple(unique)
+
+
 class SequenceModel(Model, ABC, Generic[State]):
     """Maps a sequence of vectors to a sequence of logits of bits, step by step.
 
@@ -249,43 +259,49 @@ class SequenceModel(Model, ABC, Generic[State]):
 
 
 def select(state: State, rows: Int[Tensor, "rows"], *, shared: Any = ()) -> State:
-    """Return the given rows of a state, in that order; parts that also occur in `shared` are kept as they are.
+    """Return the given rows of a state, in that order; tensors that also occur in `shared` are kept as they are.
 
-    A part that occurs twice is selected once. In beam search, `shared` is the initial state: whatever no step has
+    A tensor that occurs twice is selected once. In beam search, `shared` is the initial state: whatever no step has
     replaced since is the same for all beams of a sentence and need not be copied.
     """
-    return _select(state, rows, {id(part): part for part in _all_parts(shared)})
+    selected = {id(tensor): tensor for tensor in state_tensors(shared).values()}
+
+    def select_rows(tensor: Tensor) -> Tensor:
+        if id(tensor) not in selected:
+            selected[id(tensor)] = tensor.index_select(0, rows) if tensor.ndim else tensor
+        return selected[id(tensor)]
+
+    return map_tensors(select_rows, state)
 
 
-def _select(value: Any, rows: Int[Tensor, "rows"], selected: dict[int, Any]) -> Any:
-    """Select rows; `selected` caches the result for each part by id."""
-    if id(value) not in selected:
-        if isinstance(value, Tensor):
-            selected[id(value)] = value.index_select(0, rows) if value.ndim else value
-        else:
-            selected[id(value)] = _rebuild(value, {key: _select(part, rows, selected) for key, part in _parts(value)})
-    return selected[id(value)]
+def detach_state(state: State) -> State:
+    """Return the state detached from the graph, for truncated back-propagation through time."""
+    return map_tensors(Tensor.detach, state)
+
+
+def replace_tensors(state: State, tensors: Mapping[str, Tensor]) -> State:
+    """Return the state with the tensors at the given paths replaced."""
+    replaced = iter([tensors.get(path, tensor) for path, tensor in state_tensors(state).items()])
+    return map_tensors(lambda _: next(replaced), state)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:
+    """Return the state with every tensor replaced by `function(tensor)`, in the order of `state_tensors`."""
+    if isinstance(state, Tensor):
+        return function(state)  # type: ignore[return-value]
+    if isinstance(state, tuple):
+        return tuple(map_tensors(function, part) for part in state)  # type: ignore[return-value]
+    if not dataclasses.is_dataclass(state):
+        return state
+    return dataclasses.replace(state, **{name: map_tensors(function, part) for name, part in _parts(state)})  # type: ignore[type-var]
 
 
 def state_tensors(state: Any, name: str = "") -> dict[str, Tensor]:
     """Return every tensor of a state by its path, such as "hidden" or "layers.0.cell"."""
     if isinstance(state, Tensor):
         return {name: state}
-    return {
-        path: tensor for key, part in _parts(state) for path, tensor in state_tensors(part, _path(name, key)).items()
-    }
-
-
-def replace_tensors(state: State, tensors: Mapping[str, Tensor], name: str = "") -> State:
-    """Return the state with the tensors at the given paths replaced."""
-    if name in tensors:
-        return tensors[name]  # type: ignore[return-value]
-    return _rebuild(state, {key: replace_tensors(part, tensors, _path(name, key)) for key, part in _parts(state)})
-
-
-def detach_state(state: State) -> State:
-    """Return the state detached from the graph, for truncated back-propagation through time."""
-    return replace_tensors(state, {name: tensor.detach() for name, tensor in state_tensors(state).items()})
+    paths = ((f"{name}.{key}" if name else key, part) for key, part in _parts(state))
+    return {path: tensor for part_path, part in paths for path, tensor in state_tensors(part, part_path).items()}
 
 
 def _parts(state: Any) -> list[tuple[str, Any]]:
@@ -295,21 +311,3 @@ def _parts(state: Any) -> list[tuple[str, Any]]:
     if dataclasses.is_dataclass(state):
         return [(field.name, getattr(state, field.name)) for field in dataclasses.fields(state)]
     return []
-
-
-def _all_parts(state: Any) -> Iterator[Any]:
-    """Yield a state and all its nested parts."""
-    yield state
-    for _, part in _parts(state):
-        yield from _all_parts(part)
-
-
-def _rebuild(state: State, parts: dict[str, Any]) -> State:
-    """Return a state of the same type with other parts."""
-    if isinstance(state, tuple):
-        return tuple(parts.values())  # type: ignore[return-value]
-    return dataclasses.replace(state, **parts) if parts else state  # type: ignore[type-var]
-
-
-def _path(name: str, key: str) -> str:
-    return f"{name}.{key}" if name else key

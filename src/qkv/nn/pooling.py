@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qkv.attention import Attend, Dot, Padding
-from qkv.types import Float, Int, Shaped, Tensor
+from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 
 class Pooling(nn.Module):
@@ -27,8 +27,7 @@ class MeanPooling(Pooling):
     def forward(
         self, hidden: Float[Tensor, "batch length features"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch features"]:
-        inside = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
-        return hidden.masked_fill(~inside[..., None], 0.0).sum(dim=1) / lengths.clamp(min=1)[:, None]
+        return masked_mean(hidden, lengths)
 
 
 class LastPooling(Pooling):
@@ -62,6 +61,19 @@ class AttentionPooling(Pooling):
 
 
 POOLINGS: dict[str, type[Pooling]] = {"mean": MeanPooling, "last": LastPooling, "attention": AttentionPooling}
+
+
+def masked_mean(x: Float[Tensor, "batch length dim"], lengths: Int[Tensor, "batch"]) -> Float[Tensor, "batch dim"]:
+    """Return the mean over the tokens of each row, without padding; zeros if there is none."""
+    valid = valid_positions(x, lengths)
+    return x.masked_fill(~valid[..., None], 0.0).sum(dim=1) / lengths.clamp(min=1)[:, None]
+
+
+def valid_positions(
+    rows: Shaped[Tensor, "batch length *features"], lengths: Int[Tensor, "batch"]
+) -> Bool[Tensor, "batch length"]:
+    """Return True for tokens and False for padding."""
+    return torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]
 
 
 def full_lengths(rows: Shaped[Tensor, "batch length *features"]) -> Int[Tensor, "batch"]:

@@ -312,13 +312,6 @@ class TestStoredSamples:
         with pytest.raises(InputError, match="straight-through"):
             other.loss(torch.ones(2))
 
-    def test_samples_of_an_aborted_step_can_be_discarded(self):
-        align = Hard("reinforce")
-        choose(torch.randn(2, 1, 1, 3), align)
-        align.discard_draws()
-        choose(torch.randn(3, 1, 1, 3), align)
-        assert align.loss(torch.ones(3)).loss.isfinite()
-
     def test_watching_adds_no_samples(self):
         layer = Attend(align=Hard("reinforce"))
         x = torch.randn(2, 1, 3, 4)

@@ -12,7 +12,6 @@ A discrete choice has no gradient, so training needs an estimator. With p = soft
 """
 
 import math
-from abc import ABC, abstractmethod
 from typing import Any, Literal, NamedTuple, final
 
 import torch
@@ -21,7 +20,6 @@ from torch.nn import functional as F
 
 from qkv.attention.align import Align, AlignInput, apply_temperature
 from qkv.attention.precision import at_least_float32
-from qkv.attention.replay import in_backward
 from qkv.attention.score import Sizes
 from qkv.attention.score_shape import Allowed, Queries, Scores, Weights
 from qkv.config import NonNegativeFloat, PositiveFloat, Probability, Rate
@@ -31,6 +29,8 @@ from qkv.types import Bool, Float, Tensor
 
 ESTIMATORS = ("straight-through", "gumbel", "reinforce")
 BASELINES = ("moving-average", "learned")
+
+PerQuery = Float[Tensor, "batch heads query"]
 
 
 class Surrogate(NamedTuple):
@@ -43,10 +43,10 @@ class Surrogate(NamedTuple):
 class Draws(NamedTuple):
     """Sampled choices of one call, or of several concatenated calls."""
 
-    log_probability: Float[Tensor, "batch heads query"]  # log p(z)
-    entropy: Float[Tensor, "batch heads query"]  # of p
+    log_probability: PerQuery  # log p(z)
+    entropy: PerQuery  # of p
     score_grad: Scores  # z - p, the gradient of log p(z) with respect to the scores
-    expected: Float[Tensor, "batch heads query"]  # b
+    expected: PerQuery  # b
     valid: Bool[Tensor, "batch heads query"]  # false for fully masked queries
 
 
@@ -165,7 +165,7 @@ class Hard(nn.Module, Align):
         for name, tensor in (("mask", mask), ("steps", steps)):
             if tensor is not None and tuple(tensor.shape) != (batch, queries):
                 raise ShapeError(f"{name} has shape {list(tensor.shape)}, not {[batch, queries]} [batch, query]")
-        self.discard_draws()
+        self._draws = []
 
         valid = draws.valid if mask is None else draws.valid & mask[:, None]
         count = valid.sum().clamp(min=1)
@@ -182,10 +182,6 @@ class Hard(nn.Module, Align):
             loss=loss.masked_fill(~valid, 0.0).sum() / batch,
             variance=(estimates - mean).square().masked_fill(~rows, 0.0).sum() / (count - 1).clamp(min=1),
         )
-
-    def discard_draws(self) -> None:
-        """Discard the samples since the last loss, e.g. of an aborted step."""
-        self._draws = []
 
     def _store_draws(
         self,
@@ -210,25 +206,8 @@ class Hard(nn.Module, Align):
         )
 
 
-class Baseline(nn.Module, ABC):
-    """Expected reward, independent of the choice."""
-
-    @abstractmethod
-    def forward(self, query: Queries) -> Float[Tensor, "batch heads query"]:
-        """Return the expected reward of each query."""
-
-    @abstractmethod
-    def update(
-        self,
-        reward: Float[Tensor, "batch heads query"],
-        expected: Float[Tensor, "batch heads query"],
-        valid: Bool[Tensor, "batch heads query"],
-    ) -> Float[Tensor, "*loss"]:
-        """Update the baseline with the observed rewards; returns the term to add to the loss of each sample."""
-
-
 @final
-class MovingAverage(Baseline):
+class MovingAverage(nn.Module):
     """b = decay b + (1 - decay) R, over the training steps, with bias correction."""
 
     total: Float[Tensor, ""]
@@ -242,16 +221,12 @@ class MovingAverage(Baseline):
         self.register_buffer("total", torch.zeros(()))
         self.register_buffer("mass", torch.zeros(()))
 
-    def forward(self, query: Queries) -> Float[Tensor, "batch heads query"]:
+    def forward(self, query: Queries) -> PerQuery:
         return (self.total / self.mass.where(self.mass > 0, 1.0)).expand(query.shape[:3])
 
     @torch.no_grad()
-    def update(
-        self,
-        reward: Float[Tensor, "batch heads query"],
-        expected: Float[Tensor, "batch heads query"],
-        valid: Bool[Tensor, "batch heads query"],
-    ) -> Float[Tensor, "*loss"]:
+    def update(self, reward: PerQuery, expected: PerQuery, valid: Bool[Tensor, "batch heads query"]) -> Tensor:
+        """Update the average with the observed rewards; it adds 0 to the loss."""
         count = valid.sum()
         mean = reward.masked_fill(~valid, 0.0).sum() / count.clamp(min=1)
         rate = (1.0 - self.decay) * (count > 0).to(self.mass.dtype)
@@ -261,7 +236,7 @@ class MovingAverage(Baseline):
 
 
 @final
-class LearnedBaseline(Baseline):
+class LearnedBaseline(nn.Module):
     """b = w . q + c, fitted to the rewards by least squares; no gradient flows into the queries."""
 
     def __init__(self, query_dim: int) -> None:
@@ -270,19 +245,15 @@ class LearnedBaseline(Baseline):
         nn.init.zeros_(self.linear.weight)  # the initial estimate is 0
         nn.init.zeros_(self.linear.bias)
 
-    def forward(self, query: Queries) -> Float[Tensor, "batch heads query"]:
+    def forward(self, query: Queries) -> PerQuery:
         return self.linear(query.detach()).squeeze(-1)
 
-    def update(
-        self,
-        reward: Float[Tensor, "batch heads query"],
-        expected: Float[Tensor, "batch heads query"],
-        valid: Bool[Tensor, "batch heads query"],
-    ) -> Float[Tensor, "*loss"]:
+    def update(self, reward: PerQuery, expected: PerQuery, valid: Bool[Tensor, "batch heads query"]) -> PerQuery:
+        """Return the squared error of each query, which is added to the loss."""
         return (reward - expected).square()
 
 
-def _baseline(name: str | None, decay: float, query_dim: int | None) -> Baseline | None:
+def _baseline(name: str | None, decay: float, query_dim: int | None) -> MovingAverage | LearnedBaseline | None:
     if name is None:
         return None
     if name == "moving-average":
@@ -292,6 +263,11 @@ def _baseline(name: str | None, decay: float, query_dim: int | None) -> Baseline
     if query_dim is None:
         raise InputError("a learned baseline needs query_dim")
     return LearnedBaseline(query_dim)
+
+
+def in_backward() -> bool:
+    """Whether a backward pass is running: a forward pass inside it recomputes an activation checkpoint."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _one_hot_argmax(scores: Scores) -> Weights:

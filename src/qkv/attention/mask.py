@@ -34,7 +34,8 @@ class Mask(ABC):
     def to_dense(self, shape: ScoreShape) -> Bool[Tensor, "#batch #heads #query #key"]:
         """Return the mask as a tensor that broadcasts to the scores, true where attention is allowed."""
         allowed = self.allows(CellIndex(shape))
-        if not broadcasts(allowed.shape, shape):
+        sizes = zip(allowed.shape, shape[:4], strict=False)
+        if allowed.ndim != 4 or any(size != 1 and size != full for size, full in sizes):  # symbolic sizes: no `in`
             raise ShapeError(
                 f"the mask {type(self).__name__} has shape {list(allowed.shape)}, which does not broadcast to "
                 f"scores of shape {list(shape[:4])} [batch, heads, query, key]"
@@ -203,16 +204,3 @@ class Not(Mask):
 
 def _is_integer(x: object, dims: int) -> bool:
     return isinstance(x, Tensor) and x.ndim == dims and x.dtype != torch.bool and not x.is_floating_point()
-
-
-def broadcasts(size: torch.Size, shape: ScoreShape) -> bool:
-    """Whether a tensor of this shape broadcasts to the scores."""
-    if len(size) != 4:
-        return False
-    batch, heads, queries, keys = size
-    return (
-        (batch == 1 or batch == shape.batch)
-        and (heads == 1 or heads == shape.heads)
-        and (queries == 1 or queries == shape.queries)
-        and (keys == 1 or keys == shape.keys)
-    )

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import torch
 
@@ -144,6 +144,24 @@ def transform_keys(
         positions = torch.arange(key.shape[2], device=key.device)[None]
         key = position.apply_to_qk(key, positions + (start if isinstance(start, int) else start.view(-1, 1)))
     return score.keys(key)
+
+
+@final
+@dataclass(frozen=True)
+class KeyValue:
+    """Keys and values of a sequence, split into heads."""
+
+    key: Float[Tensor, "batch kv_heads length features"]  # transformed by the position and the score
+    value: Float[Tensor, "batch kv_heads length value_dim"]
+
+    @property
+    def length(self) -> int:
+        """Number of tokens, i.e. the position of the next one."""
+        return self.key.shape[2]
+
+    def append(self, keys: Keys, value: Float[Tensor, "batch kv_heads new value_dim"]) -> "KeyValue":
+        """Return a longer copy, extended by new tokens."""
+        return KeyValue(torch.cat((self.key, keys.tensor), dim=2), torch.cat((self.value, value), dim=2))
 
 
 class Backend(ABC):

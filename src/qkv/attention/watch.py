@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.backends.reference import REFERENCE
+from qkv.attention.hard import in_backward
 from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
-from qkv.attention.replay import in_backward
 from qkv.attention.score_shape import Weights, select_along
 from qkv.attention.spec import Request
 from qkv.errors import InputError
@@ -46,7 +46,8 @@ def watch(
     recording_id = next(_RECORDING_IDS)
     _ACTIVE_RECORDS[recording_id] = tuple(recording.values())
     watchers = [Watcher(record, _handle(recording_id, index)) for index, record in enumerate(recording.values())]
-    hook = model.register_forward_pre_hook(NewForwardHook(_ACTIVE_RECORDS[recording_id], _handle(recording_id)))
+    pass_handle = _handle(recording_id)
+    hook = model.register_forward_pre_hook(lambda model, inputs: begin_pass(pass_handle))
     for attend, watcher in zip(selected.values(), watchers, strict=True):
         attend.watchers = (*attend.watchers, watcher)
     try:
@@ -322,19 +323,3 @@ class Watcher:
         else:  # the compiler cannot trace Score.select_heads with parameters: compute all heads
             weights = select_along(REFERENCE.weights(request) if weights is None else weights, 1, self.record.heads)
         observe(weights, self.handle)
-
-
-@final
-class NewForwardHook:
-    """Forward pre-hook of a watched model that starts a new pass."""
-
-    def __init__(self, records: tuple[AttentionRecord, ...], handle: Tensor) -> None:
-        self.records = records
-        self.handle = handle
-
-    def __call__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if torch.compiler.is_compiling():
-            begin_pass(self.handle)
-            return
-        for record in self.records:
-            record.begin_pass()

@@ -12,7 +12,8 @@ with an optional head; the last two have their own gamma and w, and optionally w
 
     language_model   O y^L                      the next and the previous word
     tagger           W r_t                      the label of each word; r = [ELMo; v], or the LSTM's output on it
-    classifier       W pool(r_1 .. r_n)         the label of the text
+    classifier       W pool(r_1 .. r_n)         the label of the text; pool: the mean, or sum_t a_t r_t with attention
+                                                a = softmax_t(q . tanh(V r_t + b)) and a learned query q
 
 Both directions share the character encoder, the projection and the output layer O. Every sentence is wrapped in begin
 and end words; the network adds and removes them. The weights have the layout of the released files: the gates are i, g,

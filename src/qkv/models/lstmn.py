@@ -6,6 +6,8 @@ s_t  = softmax(a_t),   [~h_t ; ~c_t] = sum_i s_ti [h_i ; c_i]     attention over
 c_t  = f_t * ~c_t + i_t * ^c_t,   h_t = o_t * tanh(c_t)           an LSTM step from the attended state
 p(x_{t+1}) = softmax(O h_t)
 
+The first token has no past token to attend to: its ~h and ~c are zero.
+
 An LSTM compresses the past into one vector; this model keeps the state of every token (the hidden tape h and the memory
 tape c) and attends to them. With a span of one token it is an LSTM. `qkv.watch` records each token's weights over the
 tokens before it; once a text is longer than the span, over those still on the tape, oldest first.
@@ -50,6 +52,7 @@ class LSTMNConfig(Config):
     @property
     def sizes(self) -> Sizes:
         """Sizes of the attention over past tokens."""
+        # An unlimited span gives max_keys = 0. Only score = "location" uses it, and raises then.
         return Sizes(query=self.hidden_dim, key=self.hidden_dim, hidden=self.hidden_dim, max_keys=self.span)
 
 

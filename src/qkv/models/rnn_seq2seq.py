@@ -7,6 +7,9 @@ state of the decoder, y_{t-1} the embedding of the previous token, o_t the input
 
     s_0 = tanh(B h_final),   p(y_t) = softmax(O o_t)
 
+RNN(x, s) is by default a GRU: (1 - z) n + z s,   r, z = sigmoid(W x + U s),   n = tanh(W x + r * U s), with W and U of
+each gate; `qkv.nn.rnn` has the equations of all cells.
+
 B is the bridge: one matrix from h_final of all encoder layers to the states of all decoder layers, h and also c of an
 LSTM. With bridge = "none", h and c of each decoder layer are h_final of the same encoder layer.
 

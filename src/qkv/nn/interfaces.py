@@ -115,7 +115,8 @@ class Decoder(Model, ABC, Generic[Memory, State]):
     ) -> Float[Tensor, "batch target vocabulary"]:
         """`decode` with scheduled sampling: feed the model's own argmax token with some probability.
 
-        From Bengio, Vinyals, Jaitly and Shazeer (2015).
+        From Bengio, Vinyals, Jaitly and Shazeer (2015). What is sampled is whether to feed the model's own token; the
+        token itself is the argmax, which greedy search would feed.
         """
         state = self.init_state(memory)
         steps: list[Tensor] = []

@@ -103,9 +103,9 @@ class DotProduct(Score):
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
     ) -> Scores:
         scale = self.checked_scale(query, key)
-        if (
-            query.is_cuda and query.dtype == key.dtype and _float32_output(query)
-        ):  # same result with half the kernel launches
+        half = query.dtype == key.dtype and query.dtype in (torch.bfloat16, torch.float16)
+        if query.is_cuda and half and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            # A float32 output of half-precision inputs has no gradient; same result with half the kernel launches.
             products = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(-1, -2), out_dtype=torch.float32)
             return products.mul_(scale).unflatten(0, query.shape[:2])
         return (at_least_float32(query) * scale) @ at_least_float32(key).transpose(-1, -2)
@@ -120,12 +120,6 @@ class DotProduct(Score):
                 f"{query.shape[-1]} features and the key {key.shape[-1]}: use Bilinear or Additive for different sizes"
             )
         return self.scale_for(query.shape[-1])
-
-
-def _float32_output(x: Float[Tensor, "..."]) -> bool:
-    """Whether bmm can multiply these half-precision inputs into a float32 output, which has no gradient."""
-    half = x.dtype in (torch.bfloat16, torch.float16)
-    return half and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 @final

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from qkv.attention import Attend, Dot, Padding
+from qkv.nn.rnn import last_states
 from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 
@@ -17,7 +18,6 @@ class Pooling(nn.Module):
 
     def __init__(self, features: int, directions: int = 2, attend: Attend | None = None) -> None:
         super().__init__()
-        self.features = features
         self.directions = directions
 
 
@@ -36,10 +36,7 @@ class LastPooling(Pooling):
     def forward(
         self, hidden: Float[Tensor, "batch length features"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch features"]:
-        width = self.features // self.directions
-        end = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, -1, width)
-        forward, backward = hidden[..., :width].gather(1, end)[:, 0], hidden[:, 0, width:]
-        return torch.cat((forward, backward), dim=-1).masked_fill(lengths[:, None] < 1, 0.0)
+        return last_states(hidden, lengths, self.directions)
 
 
 class AttentionPooling(Pooling):

@@ -35,7 +35,8 @@ class Mask(ABC):
         """Return the mask as a tensor that broadcasts to the scores, true where attention is allowed."""
         allowed = self.allows(CellIndex(shape))
         sizes = zip(allowed.shape, shape[:4], strict=False)
-        if allowed.ndim != 4 or any(size != 1 and size != full for size, full in sizes):  # symbolic sizes: no `in`
+        wrong = [size for size, full in sizes if size != 1 and size != full]  # sizes may be symbolic: no `in`
+        if allowed.ndim != 4 or wrong:
             raise ShapeError(
                 f"the mask {type(self).__name__} has shape {list(allowed.shape)}, which does not broadcast to "
                 f"scores of shape {list(shape[:4])} [batch, heads, query, key]"

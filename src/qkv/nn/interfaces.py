@@ -268,7 +268,8 @@ def select(state: State, rows: Int[Tensor, "rows"], *, shared: Any = ()) -> Stat
     A tensor that occurs twice is selected once. In beam search, `shared` is the initial state: whatever no step has
     replaced since is the same for all beams of a sentence and need not be copied.
     """
-    selected = {id(tensor): tensor for tensor in state_tensors(shared).values()}
+    selected: dict[int, Tensor] = {}
+    map_tensors(lambda tensor: selected.setdefault(id(tensor), tensor), shared)
 
     def select_rows(tensor: Tensor) -> Tensor:
         if id(tensor) not in selected:
@@ -297,7 +298,8 @@ def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:
         return tuple(map_tensors(function, part) for part in state)  # type: ignore[return-value]
     if not dataclasses.is_dataclass(state):
         return state
-    return dataclasses.replace(state, **{name: map_tensors(function, part) for name, part in _parts(state)})  # type: ignore[type-var]
+    cls: Any = type(state)
+    return cls(*(map_tensors(function, part) for _, part in _parts(state)))
 
 
 def state_tensors(state: Any, name: str = "") -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from qkv.attention.mask import Mask
 from qkv.attention.precision import at_least_float32
-from qkv.attention.score import Sizes
+from qkv.attention.score import Sizes, uniform_parameter
 from qkv.attention.score_shape import Allowed, CellIndex, Index, Queries, Scores, ScoreShape, Weights
 from qkv.config import NonNegativeInt, PositiveFloat, Size
 from qkv.errors import InputError, ShapeError
@@ -134,11 +134,8 @@ class LocalPredictive(nn.Module, Align):
             raise InputError(f"window must be 1 or more, not {window}")
         hidden_dim = query_dim if hidden_dim is None else hidden_dim
         self.window = window
-        self.weight = nn.Parameter(torch.empty(query_dim, hidden_dim))  # W
-        self.vector = nn.Parameter(torch.empty(hidden_dim))  # v
-        for parameter, inputs in ((self.weight, query_dim), (self.vector, hidden_dim)):
-            bound = 1.0 / math.sqrt(max(inputs, 1))
-            nn.init.uniform_(parameter, -bound, bound)
+        self.weight = uniform_parameter((query_dim, hidden_dim), inputs=query_dim)  # W
+        self.vector = uniform_parameter((hidden_dim,), inputs=hidden_dim)  # v
 
     @classmethod
     def from_sizes(cls, sizes: Sizes, *, window: Size = WINDOW) -> "LocalPredictive":  # D, keys on each side of p_t

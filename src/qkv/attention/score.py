@@ -155,7 +155,7 @@ class Bilinear(DotProduct):
 
     def __init__(self, query_dim: int, key_dim: int, heads: int = 1) -> None:
         super().__init__()
-        self.weight = _uniform((heads, query_dim, key_dim), inputs=query_dim)  # W
+        self.weight = uniform_parameter((heads, query_dim, key_dim), inputs=query_dim)  # W
 
     def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query key_dim"]:
         return _project(query, self.weight, "query")
@@ -174,8 +174,8 @@ class LowRankBilinear(DotProduct):
         super().__init__()
         if rank < 1:
             raise InputError(f"rank must be at least 1, not {rank}")
-        self.query_weight = _uniform((heads, query_dim, rank), inputs=query_dim)  # U
-        self.key_weight = _uniform((heads, key_dim, rank), inputs=key_dim)  # V
+        self.query_weight = uniform_parameter((heads, query_dim, rank), inputs=query_dim)  # U
+        self.key_weight = uniform_parameter((heads, key_dim, rank), inputs=key_dim)  # V
 
     def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query rank"]:
         return _project(query, self.query_weight, "query")
@@ -247,9 +247,9 @@ class Additive(HiddenLayer):
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
         super().__init__()
-        self.query_weight = _uniform((heads, query_dim, hidden_dim), inputs=query_dim)
-        self.key_weight = _uniform((heads, key_dim, hidden_dim), inputs=key_dim)
-        self.vector = _uniform((heads, hidden_dim), inputs=hidden_dim)
+        self.query_weight = uniform_parameter((heads, query_dim, hidden_dim), inputs=query_dim)
+        self.key_weight = uniform_parameter((heads, key_dim, hidden_dim), inputs=key_dim)
+        self.vector = uniform_parameter((heads, hidden_dim), inputs=hidden_dim)
 
     @classmethod
     def from_sizes(cls, sizes: Sizes, *, hidden_dim: Size | None = None) -> "Additive":  # size of the tanh layer
@@ -264,8 +264,8 @@ class Concat(HiddenLayer):
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
         super().__init__()
         self.query_dim = query_dim
-        self.weight = _uniform((heads, query_dim + key_dim, hidden_dim), inputs=query_dim + key_dim)
-        self.vector = _uniform((heads, hidden_dim), inputs=hidden_dim)
+        self.weight = uniform_parameter((heads, query_dim + key_dim, hidden_dim), inputs=query_dim + key_dim)
+        self.vector = uniform_parameter((heads, hidden_dim), inputs=hidden_dim)
 
     @property
     def query_weight(self) -> Float[Tensor, "heads query_dim hidden"]:  # type: ignore[override]
@@ -287,7 +287,7 @@ class Location(Score):
 
     def __init__(self, query_dim: int, max_keys: int, heads: int = 1) -> None:
         super().__init__()
-        self.weight = _uniform((heads, query_dim, max_keys), inputs=query_dim)
+        self.weight = uniform_parameter((heads, query_dim, max_keys), inputs=query_dim)
 
     def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query max_keys"]:
         return _project(query, self.weight, "query")
@@ -327,7 +327,7 @@ def _normalize(x: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "bat
     return F.normalize(at_least_float32(x), dim=-1, eps=1e-4).to(x.dtype)
 
 
-def _uniform(shape: tuple[int, ...], *, inputs: int) -> nn.Parameter:
+def uniform_parameter(shape: tuple[int, ...], *, inputs: int) -> nn.Parameter:
     """Parameter initialized uniformly in +-1/sqrt(inputs), like nn.Linear; 0 inputs are allowed."""
     bound = 1.0 / math.sqrt(max(inputs, 1))
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))

@@ -74,14 +74,10 @@ class Request:
         query, key, value, score = self.query, self.key, self.value, self.score
         if heads is not None:
             kv_heads = tuple(head // self.groups for head in heads)
-            key = (
-                Keys(select_along(key.tensor, 1, kv_heads)) if isinstance(key, Keys) else select_along(key, 1, kv_heads)
-            )
-            query, value, score = (
-                select_along(query, 1, heads),
-                select_along(value, 1, kv_heads),
-                score.select_heads(heads),
-            )
+            keys = select_along(key.tensor if isinstance(key, Keys) else key, 1, kv_heads)
+            key = Keys(keys) if isinstance(key, Keys) else keys
+            query, value = select_along(query, 1, heads), select_along(value, 1, kv_heads)
+            score = score.select_heads(heads)
         query = select_along(query, 2, queries)
         shape = self.shape.subset(heads, queries)
         return replace(self, query=query, key=key, value=value, score=score, shape=shape)

@@ -13,7 +13,6 @@ tape c) and attends to them. With a span of one token it is an LSTM. `qkv.watch`
 tokens before it; once a text is longer than the span, over those still on the tape, oldest first.
 """
 
-import math
 from dataclasses import dataclass
 from typing import cast
 
@@ -22,7 +21,7 @@ from pydantic import model_validator
 from torch import nn
 
 from qkv.attention import Attend, Keys, Score, Sizes
-from qkv.attention.score import HiddenLayer
+from qkv.attention.score import HiddenLayer, uniform_parameter
 from qkv.config import AlignTerm, Config, Count, NonNegativeInt, Rate, ScoreTerm, Size, Term
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import LanguageModel
@@ -185,9 +184,8 @@ class ProjectedAdditive(HiddenLayer):
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(hidden)
-        self.key_weight = nn.Parameter(torch.empty(1, hidden, hidden).uniform_(-bound, bound))  # W_h
-        self.vector = nn.Parameter(torch.empty(1, hidden).uniform_(-bound, bound))  # v
+        self.key_weight = uniform_parameter((1, hidden, hidden), inputs=hidden)  # W_h
+        self.vector = uniform_parameter((1, hidden), inputs=hidden)  # v
 
     def transform_query(
         self, query: Float[Tensor, "batch heads query hidden"]

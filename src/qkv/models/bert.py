@@ -171,10 +171,8 @@ class Bert(TextEncoder):
             raise InputError("this BERT has no pooler: average the hidden states, or build it with pooler = true")
         return self.pooler(hidden[:, 0]).tanh()
 
-    def logits(
-        self, hidden: Float[Tensor, "batch length dim"], lengths: Int[Tensor, "batch"] | None = None
-    ) -> Float[Tensor, "batch *shape"] | Pretraining:
-        """Return the head's logits, which do not depend on `lengths`.
+    def logits(self, hidden: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch *shape"] | Pretraining:
+        """Return the head's logits.
 
         masked_lm                    [batch, length, vocabulary]
         tagger, span                 [batch, length, labels], with start and end as the 2 labels of span

@@ -152,6 +152,11 @@ class Elmo(TextEncoder):
             raise InputError(f"this ELMo has no label head: build it with head {' or '.join(LABEL_HEADS)}")
         return self.task.logits(hidden, full_lengths(hidden) if lengths is None else lengths)
 
+    def predict(
+        self, tokens: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"]
+    ) -> Float[Tensor, "batch *words labels"]:
+        return self.logits(self(tokens, lengths=lengths), lengths)
+
     @property
     def width(self) -> int:
         return 2 * self.config.dim if self.task is None else self.task.width

@@ -127,6 +127,12 @@ class HAN(TextEncoder):
         v = self.sentences(hidden, full_lengths(hidden) if lengths is None else lengths)
         return self.label(self.dropout(v))  # W v + b
 
+    def predict(
+        self, tokens: Int[Tensor, "batch sentences words"], lengths: Int[Tensor, "batch"]
+    ) -> Float[Tensor, "batch labels"]:
+        """Return the logits for a padded batch."""
+        return self.logits(self(tokens, lengths=lengths), lengths)
+
     @property
     def width(self) -> int:
         """Size of h of a sentence."""

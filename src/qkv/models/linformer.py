@@ -145,10 +145,8 @@ class Linformer(TextEncoder):
             x = block(x, lengths)
         return x
 
-    def logits(
-        self, hidden: Float[Tensor, "batch length dim"], lengths: Int[Tensor, "batch"] | None = None
-    ) -> Float[Tensor, "batch *length labels"]:
-        """Return the head's logits per text or per token, which do not depend on `lengths`."""
+    def logits(self, hidden: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch *length labels"]:
+        """Return the head's logits: [batch, labels] for the text, or [batch, length, labels] per token."""
         if self.label is None:
             raise InputError("this Linformer has no head: build it with head = 'classifier' or 'tagger'")
         x = hidden if self.pooler is None else self.pooler(hidden[:, 0]).tanh()

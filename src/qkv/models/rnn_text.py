@@ -123,6 +123,12 @@ class RNNText(TextEncoder):
             hidden = self.pool(hidden, full_lengths(hidden) if lengths is None else lengths)
         return self.label(self.dropout(hidden))
 
+    def predict(
+        self, tokens: Int[Tensor, "batch length"], lengths: Int[Tensor, "batch"]
+    ) -> Float[Tensor, "batch *length labels"]:
+        """Return the head's logits for a padded batch."""
+        return self.logits(self(tokens, lengths=lengths), lengths)
+
     @property
     def width(self) -> int:
         """Size of h_t."""

@@ -199,15 +199,12 @@ class TextEncoder(Model, ABC):
         """Return the hidden state of each token; positions beyond a row's length are ignored."""
 
     @abstractmethod
-    def logits(self, hidden: Float[Tensor, "batch length dim"], lengths: Int[Tensor, "batch"] | None = None) -> Any:
-        """Return the head's logits: [batch, labels] for the text, or [batch, length, labels] per token.
-
-        A head that pools all tokens needs the `lengths`; without them, no row is padded.
-        """
+    def logits(self, hidden: Float[Tensor, "batch length dim"]) -> Any:
+        """Return the head's logits: [batch, labels] for the text, or [batch, length, labels] per token."""
 
     def predict(self, tokens: Int[Tensor, "batch length *characters"], lengths: Int[Tensor, "batch"]) -> Any:
         """Return the head's logits for a padded batch."""
-        return self.logits(self(tokens, lengths=lengths), lengths)
+        return self.logits(self(tokens, lengths=lengths))
 
     @property
     def labels(self) -> tuple[str, ...]:

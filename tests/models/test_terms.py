@@ -114,7 +114,6 @@ def own_positions() -> Iterator[None]:
     class Ramp(PositionalEncoding):
         """The position times another number for each feature."""
 
-
         def forward(self, length: int, offset: int = 0) -> Tensor:
             return self.at(torch.arange(offset, offset + length)[None])[0]
 

@@ -16,11 +16,11 @@ from qkv.generation import (
     PromptLookup,
     Request,
     Sampling,
+    SpeculativeConfig,
     Tokens,
     generate,
 )
 from qkv.generation.cpu.runner import CPURunner
-from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from tests.generation.kernels import require_kernels
 from tests.generation.test_cpu_kernels import random_gpt2, random_transformer
 
@@ -62,7 +62,9 @@ def simple_search(model, request, tokens, config):
         if len(request.prompt) > 1:
             state = model.forward_from(torch.tensor([request.prompt[:-1]]), state)[1]
     else:
-        state = model.init_state(model.encode(torch.tensor([request.source])))
+        source = request.source[None] if isinstance(request.source, torch.Tensor) else torch.tensor([request.source])
+        weight = next(model.parameters())
+        state = model.init_state(model.encode(source.to(weight.dtype) if source.is_floating_point() else source))
     constraints = DecodingConstraints(
         1, [request.prompt[-1]], tokens.end, request.max_new_tokens, request.min_new_tokens, tokens.suppressed,
         tokens.vocab_size, [request.prefix],
@@ -135,7 +137,9 @@ def test_speculative_decoding_is_exact(config, draft, end):
     engine, tokens = Engine.build(model), Tokens(end, SUPPRESSED)
     plain = dict(engine.decode(requests, tokens, config, batch_size=5))
     for guesses in (1, 4):
-        fast = engine.decode(requests, tokens, config, batch_size=5, draft=drafts[draft], draft_tokens=guesses)
+        fast = engine.decode(
+            requests, tokens, config, batch_size=5, speculative=SpeculativeConfig(drafts[draft], guesses)
+        )
         assert {row: [best.tokens for best in beams] for row, beams in fast} == {
             row: [best.tokens for best in beams] for row, beams in plain.items()
         }
@@ -150,7 +154,7 @@ def test_right_guesses_save_steps(monkeypatch):
     list(engine.decode([request], Tokens(None), GenerationConfig()))
     plain = sum(steps)
     steps.clear()
-    list(engine.decode([request], Tokens(None), GenerationConfig(), draft=engine, draft_tokens=4))
+    list(engine.decode([request], Tokens(None), GenerationConfig(), speculative=SpeculativeConfig(engine, 4)))
     assert plain == 20
     assert sum(steps) == 4  # five tokens each
 
@@ -164,7 +168,7 @@ def test_unsuitable_drafts():
         (GenerationConfig(), PromptLookup(), 0),
     ):
         with pytest.raises(InputError):
-            engine.decode([request], tokens, config, draft=draft, draft_tokens=guesses)
+            engine.decode([request], tokens, config, speculative=SpeculativeConfig(draft, guesses))
 
 
 def test_the_engine_follows_the_weights():
@@ -192,7 +196,7 @@ def test_models_that_need_their_own_forward_pass():
     assert cache.get() is not None
     model.train()
     assert cache.get() is None
-    assert EngineCache(RNNLM(RNNLMConfig(vocab_size=20, hidden_dim=8)).eval()).get() is None
+    assert EngineCache(random_gpt2(position="rotary")).get() is None
 
 
 def test_no_requests():

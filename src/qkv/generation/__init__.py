@@ -7,7 +7,7 @@ from qkv.generation.continuous_batching import Request, Tokens
 from qkv.generation.coverage import Coverage
 from qkv.generation.cpu.packed_weights import PackedWeights
 from qkv.generation.decode import GenerationConfig, generate
-from qkv.generation.engine import DType, Engine, EngineCache
+from qkv.generation.engine import DType, Engine, EngineCache, SpeculativeConfig
 from qkv.generation.sampling import Sampling, sample, stream
 from qkv.generation.search import greedy_search
 from qkv.generation.speculative import PromptLookup
@@ -24,6 +24,7 @@ __all__ = [
     "PromptLookup",
     "Request",
     "Sampling",
+    "SpeculativeConfig",
     "Tokens",
     "beam_search",
     "generate",

@@ -28,8 +28,23 @@ class Request:
     max_new_tokens: int
     min_new_tokens: int = 0
     prefix: Sequence[int] = ()  # forced first new tokens
-    source: Sequence[int] | None = None  # tokens to encode, for encoder-decoders
+    source: Sequence[int] | Tensor | None = None  # tokens or image to encode, for encoder-decoders
     row_id: int = 0  # of the random numbers in sampling
+
+    @property
+    def capacity(self) -> int:
+        """Most tokens in a cache, the end token counted."""
+        return len(self.prompt) + self.max_new_tokens + 1
+
+    @property
+    def source_length(self) -> int:
+        """Number of source tokens; 0 for language models and for images, whose encodings have one size."""
+        return 0 if self.source is None or isinstance(self.source, Tensor) else len(self.source)
+
+    @property
+    def expected_length(self) -> int:
+        """A guess at the number of new tokens, to decode long requests first."""
+        return self.source_length or self.max_new_tokens
 
 
 @dataclass(frozen=True)
@@ -135,7 +150,7 @@ class TokenDecoder:
         free, active = deque(range(self._runner.rows)), list[ActiveRow]()
         while self._queue or active:
             with torch.inference_mode():
-                active += self._admit(free)
+                active = sorted([*active, *self._admit(free)], key=lambda row: row.row)
                 finished = self._step(active)
             for row in finished:
                 active.remove(row)
@@ -388,7 +403,7 @@ class BeamDecoder:
         free, active = deque(range(self._groups)), list[ActiveGroup]()
         while self._queue or active:
             with torch.inference_mode():
-                active += self._admit(free)
+                active = sorted([*active, *self._admit(free)], key=lambda group: group.group)
                 done = self._step(active)
                 results = [(group.index, self._hypotheses(group.group)) for group in done]
             for group in done:

@@ -26,6 +26,11 @@ class GenerationConfig(Config):
     max_new_tokens: PositiveInt | None = None  # by default a limit that depends on the input
     sampling: Sampling | None = None  # sample instead of searching
 
+    @property
+    def rows_per_request(self) -> tuple[int, int]:
+        """Number of beams, and of samples, of each request."""
+        return (self.num_beams, 1) if self.sampling is None else (1, self.num_return_sequences)
+
     @model_validator(mode="after")
     def _check(self) -> "GenerationConfig":
         if self.sampling is None:

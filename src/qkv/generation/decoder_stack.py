@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -15,6 +15,8 @@ from qkv.models.transformer import DecoderBlock, EncoderBlock, Transformer
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.multi_head import MultiHeadAttention
 from qkv.types import Float, Int, Tensor
+
+WeightType = Literal["float32", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True)

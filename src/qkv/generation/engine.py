@@ -1,12 +1,14 @@
-"""The decoding engine: packed weights, cached keys and values, and continuous batching for one model.
+"""The decoding engine: continuous batching of requests for one model, with packed weights and cached states.
 
-It runs GPT-2 and the Transformer on CPUs and CUDA devices, in the type of their weights unless told otherwise. Other
-models, and terms that the kernels do not implement, are decoded by the simple searches (`generate`), with the same
-results.
+GPT-2 and the Transformer run on the kernels in `cpu` and `gpu`, in the type of their weights unless told otherwise.
+Recurrent, convolutional and captioning models run their own `step`, on a GPU in a CUDA graph. Other models, and terms
+that the kernels do not implement, are decoded by the simple searches (`generate`), with the same results.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -15,54 +17,64 @@ from torch import nn
 
 from qkv.attention.layers import attention_layers
 from qkv.errors import InputError, Unsupported
-from qkv.generation.continuous_batching import (
-    Request,
-    Result,
-    Speculation,
-    Tokens,
-    decode_requests,
-    stream_request,
-)
-from qkv.generation.cpu.library import FEATURES, features
-from qkv.generation.cpu.packed_stack import PackedStack, WeightType
-from qkv.generation.cpu.runner import CPURunner
+from qkv.generation.continuous_batching import Request, Result, Speculation, Tokens, decode_requests, stream_request
+from qkv.generation.cpu.runner import cpu_factory
 from qkv.generation.decode import GenerationConfig
-from qkv.generation.decoder_stack import decoder_stack, encoder_stack
+from qkv.generation.decoder_stack import WeightType
+from qkv.generation.runner import Runner, RunnerFactory
 from qkv.generation.speculative import AssistantModel, PromptLookup
-from qkv.models.transformer import Transformer
 from qkv.runtime.memory import free_memory, trim_heap
 
 DType = Literal["auto", "float32", "bfloat16", "int8"]
-MAX_ROWS = 128  # sequences decoded at once by default, beams counted
-MAX_CACHE_BYTES = 2**30
-DRAFT_TOKENS = 5  # guesses per step in speculative decoding
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig:
+    """Speculative decoding: a smaller model, or the text so far, guesses tokens that the model checks in one pass."""
+
+    draft: "Engine | PromptLookup"
+    tokens: int = 5  # most guesses per step
 
 
 class Engine(ABC):
     """Decodes requests with one model; made by `Engine.build`."""
 
+    max_cache_bytes: int
+
+    def __init__(self, factory: RunnerFactory) -> None:
+        self.factory = factory
+
     @staticmethod
     def build(model: nn.Module, dtype: DType = "auto") -> "Engine":
-        """Pack the weights of a model; raise `Unsupported` if it has no fast decoder on its device."""
+        """Prepare the weights of a model; raise `Unsupported` if it has no fast decoder on its device."""
         require_plain(model)
-        device, decoder = next(model.parameters()).device, decoder_stack(model)
         trim_heap()  # what loading the model has freed, e.g. a parsed tokenizer.json
-        weight_type = _weight_type(decoder.embed.weight.dtype) if dtype == "auto" else dtype
+        device, weight_type = next(model.parameters()).device, _weight_type(model) if dtype == "auto" else dtype
         if device.type == "cpu":
-            encoder = PackedStack(encoder_stack(model), weight_type) if isinstance(model, Transformer) else None
-            return CPUEngine(PackedStack(decoder, weight_type), encoder)
+            return CPUEngine(cpu_factory(model, weight_type))
         if device.type != "cuda":
             raise Unsupported("fast decoding", f"the device {device}")
         if find_spec("triton") is None:
             raise Unsupported("fast decoding", "GPUs without Triton")
         from qkv.generation.gpu.engine import GPUEngine
+        from qkv.generation.gpu.runner import gpu_factory
 
-        return GPUEngine(model, weight_type)
+        return GPUEngine(gpu_factory(model, weight_type))
 
     @property
-    @abstractmethod
     def description(self) -> str:
         """The kernels that run, e.g. "CPU kernels (AVX-512), bfloat16 weights"."""
+        return self.factory.description
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+        return self.factory.vocab_size
+
+    @property
+    def context(self) -> AbstractContextManager[Any]:
+        """The context in which the simple searches use the same weights."""
+        return getattr(self.factory, "context", None) or nullcontext()
 
     def decode(
         self,
@@ -71,21 +83,18 @@ class Engine(ABC):
         config: GenerationConfig,
         *,
         batch_size: int | None = None,
-        draft: "Engine | PromptLookup | None" = None,
-        draft_tokens: int = DRAFT_TOKENS,
+        speculative: SpeculativeConfig | None = None,
     ) -> Iterator[Result]:
         """Yield (index, hypotheses) of each request as it is finished; at most `batch_size` are decoded at once.
 
-        With `draft`, a smaller model or the prompt itself guesses up to `draft_tokens` tokens that this model checks in
-        one pass; the results are the same.
+        Speculative decoding has the same results.
         """
         if not requests:
             return iter(())
+        self._check(speculative, config)
         # The longest first: a long request that starts last would keep a nearly empty batch busy.
-        order = sorted(range(len(requests)), key=lambda index: -_expected_length(requests[index]))
-        self._check_draft(draft, draft_tokens, config)
-        ordered = [requests[index] for index in order]
-        results = self._decode(ordered, tokens, config, batch_size, draft, draft_tokens)
+        order = sorted(range(len(requests)), key=lambda index: -requests[index].expected_length)
+        results = self._decode([requests[index] for index in order], tokens, config, batch_size, speculative)
         return ((order[index], hypotheses) for index, hypotheses in results)
 
     def stream(
@@ -94,17 +103,11 @@ class Engine(ABC):
         tokens: Tokens,
         config: GenerationConfig,
         *,
-        draft: "Engine | PromptLookup | None" = None,
-        draft_tokens: int = DRAFT_TOKENS,
+        speculative: SpeculativeConfig | None = None,
     ) -> Iterator[int]:
         """Yield the tokens of one request as they are generated."""
-        self._check_draft(draft, draft_tokens, config)
-        return self._stream(request, tokens, config, draft, draft_tokens)
-
-    @property
-    @abstractmethod
-    def vocab_size(self) -> int:
-        """Number of tokens."""
+        self._check(speculative, config)
+        return self._stream(request, tokens, config, speculative)
 
     @abstractmethod
     def _decode(
@@ -113,50 +116,47 @@ class Engine(ABC):
         tokens: Tokens,
         config: GenerationConfig,
         batch_size: int | None,
-        draft: "Engine | PromptLookup | None",
-        draft_tokens: int,
+        speculative: SpeculativeConfig | None,
     ) -> Iterator[Result]:
         """Yield the results of requests, which start in this order."""
 
     @abstractmethod
     def _stream(
-        self,
-        request: Request,
-        tokens: Tokens,
-        config: GenerationConfig,
-        draft: "Engine | PromptLookup | None",
-        draft_tokens: int,
+        self, request: Request, tokens: Tokens, config: GenerationConfig, speculative: SpeculativeConfig | None
     ) -> Iterator[int]:
         """Yield the tokens of one request."""
 
-    def _check_draft(self, draft: "Engine | PromptLookup | None", draft_tokens: int, config: GenerationConfig) -> None:
-        if draft is None:
+    def fitting(self, beams: int, capacity: int, source_capacity: int) -> int:
+        """Return how many requests can be decoded at once."""
+        free = free_memory(self.factory.device)
+        budget = self.max_cache_bytes if free is None else min(self.max_cache_bytes, free // 4)
+        group_bytes = self.factory.cache_bytes(beams, capacity, source_capacity)
+        return max(1, min(self.factory.max_rows // beams, budget // group_bytes))
+
+    def _check(self, speculative: SpeculativeConfig | None, config: GenerationConfig) -> None:
+        if speculative is None:
             return
+        draft = speculative.draft
         if config.num_beams > 1:
             raise InputError("speculative decoding supports greedy search and sampling only, not beam search")
-        if draft_tokens < 1:
-            raise InputError(f"draft_tokens must be at least 1, not {draft_tokens}")
-        if isinstance(draft, Engine) and draft.vocab_size != self.vocab_size:
-            raise InputError(
-                f"the assistant has {draft.vocab_size:,} tokens and the model {self.vocab_size:,}: "
-                "speculative decoding needs the same vocabulary"
-            )
+        if speculative.tokens < 1:
+            raise InputError(f"the number of guesses must be at least 1, not {speculative.tokens}")
+        if self.factory.has_source or not self.factory.can_truncate:
+            raise InputError("speculative decoding supports Transformer language models only")
+        if isinstance(draft, Engine):
+            if draft.vocab_size != self.vocab_size:
+                raise InputError(
+                    f"the assistant has {draft.vocab_size:,} tokens and the model {self.vocab_size:,}: "
+                    "speculative decoding needs the same vocabulary"
+                )
+            if type(draft) is not type(self) or not draft.factory.can_truncate:
+                raise InputError("the assistant must be a Transformer language model on the device of the model")
 
 
 class CPUEngine(Engine):
-    """Decodes requests on the CPU, with packed weights."""
+    """Decodes requests on the CPU."""
 
-    def __init__(self, decoder: PackedStack, encoder: PackedStack | None) -> None:
-        self._decoder, self._encoder = decoder, encoder
-
-    @property
-    def description(self) -> str:
-        sets = ", ".join(name for bit, name in FEATURES.items() if features() & bit) or "portable"
-        return f"CPU kernels ({sets}), {self._decoder.dtype} weights"
-
-    @property
-    def vocab_size(self) -> int:
-        return self._decoder.vocab_size
+    max_cache_bytes = 2**30
 
     def _decode(
         self,
@@ -164,70 +164,46 @@ class CPUEngine(Engine):
         tokens: Tokens,
         config: GenerationConfig,
         batch_size: int | None,
-        draft: "Engine | PromptLookup | None",
-        draft_tokens: int,
+        speculative: SpeculativeConfig | None,
     ) -> Iterator[Result]:
-        runner = self._runner(requests, config, batch_size, draft_tokens if draft is not None else 0)
-        speculation = self._speculation(draft, draft_tokens, requests, config, runner.rows)
+        runner = self._runner(requests, config, batch_size, speculative)
+        speculation = self._speculation(speculative, requests, config, runner.rows)
         return decode_requests(runner, requests, tokens, config, speculation)
 
     def _stream(
-        self,
-        request: Request,
-        tokens: Tokens,
-        config: GenerationConfig,
-        draft: "Engine | PromptLookup | None",
-        draft_tokens: int,
+        self, request: Request, tokens: Tokens, config: GenerationConfig, speculative: SpeculativeConfig | None
     ) -> Iterator[int]:
-        runner = self._runner([request], config, 1, draft_tokens if draft is not None else 0)
-        speculation = self._speculation(draft, draft_tokens, [request], config, 1)
+        runner = self._runner([request], config, 1, speculative)
+        speculation = self._speculation(speculative, [request], config, 1)
         return stream_request(runner, request, tokens, config, speculation)
 
     def _speculation(
-        self,
-        draft: "Engine | PromptLookup | None",
-        draft_tokens: int,
-        requests: Sequence[Request],
-        config: GenerationConfig,
-        rows: int,
+        self, speculative: SpeculativeConfig | None, requests: Sequence[Request], config: GenerationConfig, rows: int
     ) -> Speculation | None:
-        if draft is None:
+        if speculative is None:
             return None
-        if self._encoder is not None:
-            raise InputError("speculative decoding supports language models only, not encoder-decoders")
-        if isinstance(draft, PromptLookup):
-            return Speculation(draft, draft_tokens)
-        if not isinstance(draft, CPUEngine):
-            raise InputError("the assistant must be on the same device as the model")
-        return Speculation(AssistantModel(draft._runner(requests, config, rows, draft_tokens)), draft_tokens)
+        draft = speculative.draft
+        if isinstance(draft, CPUEngine):
+            draft_runner = draft._runner(requests, config, rows, speculative)
+            return Speculation(AssistantModel(draft_runner), speculative.tokens)
+        assert isinstance(draft, PromptLookup)
+        return Speculation(draft, speculative.tokens)
 
     def _runner(
-        self, requests: Sequence[Request], config: GenerationConfig, batch_size: int | None, draft_tokens: int
-    ) -> CPURunner:
+        self,
+        requests: Sequence[Request],
+        config: GenerationConfig,
+        batch_size: int | None,
+        speculative: SpeculativeConfig | None,
+    ) -> Runner:
         """Allocate the rows of a batch for the longest of the requests."""
-        beams = config.num_beams if config.sampling is None else 1
-        copies = 1 if config.sampling is None else config.num_return_sequences
-        capacity = max(len(request.prompt) + request.max_new_tokens + 1 for request in requests) + draft_tokens
-        source_capacity = max(len(request.source or ()) for request in requests)
-        groups = min(self._groups(beams, capacity, source_capacity, batch_size), len(requests) * copies)
-        return CPURunner(
-            self._decoder,
-            self._encoder,
-            rows=groups * beams,
-            capacity=capacity,
-            sources=groups if self._encoder is not None else 0,
-            source_capacity=source_capacity,
-        )
-
-    def _groups(self, beams: int, capacity: int, source_capacity: int, batch_size: int | None) -> int:
-        """Return how many requests fit into a batch."""
-        if batch_size is not None:
-            return batch_size
-        stack = self._decoder.stack
-        per_token = 2 * len(stack.layers) * stack.dim * (2 if self._decoder.half_cache else 4)
-        free = free_memory(torch.device("cpu"))
-        budget = MAX_CACHE_BYTES if free is None else min(MAX_CACHE_BYTES, free // 4)
-        return max(1, min(MAX_ROWS // beams, budget // (per_token * (beams * capacity + source_capacity))))
+        beams, copies = config.rows_per_request
+        guesses = 0 if speculative is None else speculative.tokens
+        capacity = max(request.capacity for request in requests) + guesses
+        source_capacity = max(request.source_length for request in requests)
+        groups = batch_size or self.fitting(beams, capacity, source_capacity)
+        groups = min(groups, len(requests) * copies)
+        return self.factory.make(groups * beams, capacity, groups if self.factory.has_source else 0, source_capacity)
 
 
 def require_plain(model: nn.Module) -> None:
@@ -265,11 +241,8 @@ class EngineCache:
         return self._engine
 
 
-def _expected_length(request: Request) -> int:
-    """Return a guess at the number of new tokens, to decode long requests first."""
-    return request.max_new_tokens if request.source is None else len(request.source)
-
-
-def _weight_type(dtype: torch.dtype) -> WeightType:
+def _weight_type(model: nn.Module) -> WeightType:
+    """Return the type of the largest matrix of a model, e.g. its embedding."""
+    largest = max(model.parameters(), key=lambda weight: weight.numel())
     names: dict[torch.dtype, WeightType] = {torch.bfloat16: "bfloat16", torch.int8: "int8"}
-    return names.get(dtype, "float32")
+    return names.get(largest.dtype, "float32")

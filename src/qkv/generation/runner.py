@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -16,12 +17,12 @@ class Runner(ABC):
     device: torch.device
 
     @abstractmethod
-    def encode(self, sources: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
-        """Encode source texts, and keep their keys and values for cross-attention under the given numbers."""
+    def encode(self, sources: Sequence[int], inputs: Sequence[Any]) -> None:
+        """Encode token ids or images, and keep what the decoder needs of them under the given numbers."""
 
     @abstractmethod
     def reset(self, rows: Sequence[int], sources: Sequence[int] = ()) -> None:
-        """Empty rows and, for encoder-decoders, assign their sources."""
+        """Empty rows and, for encoder-decoders, assign their sources, which are encoded next."""
 
     @abstractmethod
     def reorder(self, rows: Int[Tensor, "rows"], parents: Int[Tensor, "rows"]) -> None:
@@ -61,3 +62,22 @@ class Runner(ABC):
         """Return the k largest values of each row and their indices."""
         top, indices = values.topk(k)
         return top, indices
+
+
+class RunnerFactory(ABC):
+    """A model prepared for decoding on its device: makes the rows of a batch."""
+
+    vocab_size: int
+    device: torch.device
+    description: str  # the implementation that runs, e.g. "CPU kernels (AVX-512), bfloat16 weights"
+    has_source: bool  # whether the model is an encoder-decoder
+    can_truncate: bool = True  # whether runners implement `truncate`
+    max_rows: int  # sequences decoded at once by default, beams counted
+
+    @abstractmethod
+    def make(self, rows: int, capacity: int, sources: int, source_capacity: int) -> Runner:
+        """Allocate rows of up to `capacity` tokens, and sources of up to `source_capacity`."""
+
+    @abstractmethod
+    def cache_bytes(self, rows: int, capacity: int, source_capacity: int) -> int:
+        """Return the memory of the rows that share one source."""

@@ -88,7 +88,7 @@ class State:
 
     memory: Memory
     past: tuple[Float[Tensor, "batch past hidden_dim"], ...]  # last kernel - 1 inputs of each layer
-    position: int  # of the next token
+    position: int | Int[Tensor, "batch"]  # of the next token, the same for all rows or one for each
 
 
 @register("model", "conv_seq2seq")

@@ -133,7 +133,9 @@ class State:
     """Decoder state between tokens."""
 
     memory: Memory
-    step: Int[Tensor, ""]  # number of tokens so far; align = "local_m" attends around this source position
+    step: Int[
+        Tensor, "*batch"
+    ]  # number of tokens so far, of all rows or of each; align = "local_m" attends around this source position
     hidden: Float[Tensor, "batch layers state_dim"]  # s_t of each layer
     attentional_state: Float[Tensor, "batch pre_output_dim"] | None = None  # o_t, with input feeding
 
@@ -339,6 +341,6 @@ DECODERS: dict[str, Callable[[RNNSeq2SeqConfig, SourceEncoder], RNNDecoder]] = {
 }
 
 
-def step_numbers(first: Int[Tensor, ""], steps: int) -> tuple[Int[Tensor, ""], ...]:
+def step_numbers(first: Int[Tensor, "*batch"], steps: int) -> tuple[Int[Tensor, "*batch"], ...]:
     """Return the indices of `steps` steps from `first` on."""
-    return (first + torch.arange(steps, device=first.device)).unbind(0)
+    return (first[..., None] + torch.arange(steps, device=first.device)).unbind(-1)

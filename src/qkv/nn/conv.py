@@ -23,8 +23,15 @@ class PositionalEmbedding(nn.Embedding):
         nn.init.normal_(self.weight, std=0.1)
         nn.init.normal_(self.positions.weight, std=0.1)
 
-    def forward(self, tokens: Int[Tensor, "batch length"], offset: int = 0) -> Float[Tensor, "batch length dim"]:
-        return self.dropout(super().forward(tokens) + self.positions(tokens.shape[1], offset))
+    def forward(
+        self, tokens: Int[Tensor, "batch length"], offset: int | Int[Tensor, "batch"] = 0
+    ) -> Float[Tensor, "batch length dim"]:
+        """Embed tokens at the positions from `offset` on, the same for all rows or one for each."""
+        if isinstance(offset, Tensor):
+            encoding = self.positions.at(offset[:, None] + torch.arange(tokens.shape[1], device=tokens.device))
+        else:
+            encoding = self.positions(tokens.shape[1], offset)
+        return self.dropout(super().forward(tokens) + encoding)
 
 
 class GatedConvolution(nn.Module):

@@ -1,8 +1,8 @@
 """Interfaces of the models, as used by search, training, tasks and pipelines, and functions on their states.
 
 States and memories are frozen dataclasses, or tuples, of tensors with the batch first. They are immutable: a step
-reuses the tensors that do not change and creates new ones for the rest. A tensor without dimensions holds one number
-for all rows.
+reuses the tensors that do not change and creates new ones for the rest. An integer or a tensor without dimensions
+counts the steps of all rows.
 """
 
 import dataclasses
@@ -265,52 +265,55 @@ def select(state: State, rows: Int[Tensor, "rows"], *, shared: Any = ()) -> Stat
     A tensor that occurs twice is selected once. In beam search, `shared` is the initial state: whatever no step has
     replaced since is the same for all beams of a sentence and need not be copied.
     """
-    selected: dict[int, Tensor] = {}
-    map_tensors(lambda tensor: selected.setdefault(id(tensor), tensor), shared)
+    selected = {id(tensor): tensor for tensor in state_tensors(shared).values()}
 
-    def select_rows(tensor: Tensor) -> Tensor:
-        if id(tensor) not in selected:
-            selected[id(tensor)] = tensor.index_select(0, rows) if tensor.ndim else tensor
-        return selected[id(tensor)]
+    def select_rows(path: str, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.ndim == 0:
+            return leaf
+        if id(leaf) not in selected:
+            selected[id(leaf)] = leaf.index_select(0, rows)
+        return selected[id(leaf)]
 
-    return map_tensors(select_rows, state)
+    return _map_leaves(select_rows, state)
 
 
-def detach_state(state: State) -> State:
-    """Return the state detached from the graph, for truncated back-propagation through time."""
-    return map_tensors(Tensor.detach, state)
+def state_tensors(state: Any) -> dict[str, Tensor]:
+    """Return every tensor of a state by its path, such as "hidden" or "layers.0.cell"."""
+    leaves: dict[str, Any] = {}
+    _map_leaves(leaves.setdefault, state)
+    return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
 
 
 def replace_tensors(state: State, tensors: Mapping[str, Tensor]) -> State:
     """Return the state with the tensors at the given paths replaced."""
-    replaced = iter([tensors.get(path, tensor) for path, tensor in state_tensors(state).items()])
-    return map_tensors(lambda _: next(replaced), state)
+    return _map_leaves(tensors.get, state)
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], state: State) -> State:
-    """Return the state with every tensor replaced by `function(tensor)`, in the order of `state_tensors`."""
-    if isinstance(state, Tensor):
-        return function(state)  # type: ignore[return-value]
+def per_row_counters(state: State, batch: int, device: torch.device) -> State:
+    """Return the state with one counter per row instead of counters for all rows (integers or tensors without shape).
+
+    So rows at different steps can be in one batch.
+    """
+
+    def expand(path: str, leaf: Any) -> Any:
+        is_counter = isinstance(leaf, int) or (isinstance(leaf, Tensor) and leaf.ndim == 0)
+        return torch.full((batch,), int(leaf), device=device) if is_counter else leaf
+
+    return _map_leaves(expand, state)
+
+
+def detach_state(state: State) -> State:
+    """Return the state detached from the graph, for truncated back-propagation through time."""
+    return _map_leaves(lambda path, leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, state)
+
+
+def _map_leaves(function: Callable[[str, Any], Any], state: Any, path: str = "") -> Any:
+    """Return the state with each tensor or number replaced by `function(path, leaf)`."""
+    prefix = f"{path}." if path else ""
     if isinstance(state, tuple):
-        return tuple(map_tensors(function, part) for part in state)  # type: ignore[return-value]
-    if not dataclasses.is_dataclass(state):
-        return state
-    cls: Any = type(state)
-    return cls(*(map_tensors(function, part) for _, part in _parts(state)))
-
-
-def state_tensors(state: Any, name: str = "") -> dict[str, Tensor]:
-    """Return every tensor of a state by its path, such as "hidden" or "layers.0.cell"."""
-    if isinstance(state, Tensor):
-        return {name: state}
-    paths = ((f"{name}.{key}" if name else key, part) for key, part in _parts(state))
-    return {path: tensor for part_path, part in paths for path, tensor in state_tensors(part, part_path).items()}
-
-
-def _parts(state: Any) -> list[tuple[str, Any]]:
-    """Named parts of a state."""
-    if isinstance(state, tuple):
-        return [(str(number), part) for number, part in enumerate(state)]
+        return tuple(_map_leaves(function, part, f"{prefix}{number}") for number, part in enumerate(state))
     if dataclasses.is_dataclass(state):
-        return [(field.name, getattr(state, field.name)) for field in dataclasses.fields(state)]
-    return []
+        names = [field.name for field in dataclasses.fields(state)]
+        cls: Any = type(state)
+        return cls(*(_map_leaves(function, getattr(state, name), prefix + name) for name in names))
+    return function(path, state)

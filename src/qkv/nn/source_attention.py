@@ -35,7 +35,7 @@ class SourceAttention(nn.Module):
         return EncodedSource(values[:, None], self.attend.keys(values[:, None]).tensor, lengths)
 
     def forward(
-        self, query: Float[Tensor, "batch query hidden"], source: EncodedSource, step: Int[Tensor, ""]
+        self, query: Float[Tensor, "batch query hidden"], source: EncodedSource, step: Int[Tensor, "*batch"]
     ) -> tuple[Float[Tensor, "batch query features"], EncodedSource]:
         """Return c of each query, the first of them at time `step`, and the source for the next step."""
         mask = None if source.lengths is None else Padding(source.lengths)
@@ -63,7 +63,7 @@ class CoverageAttention(SourceAttention):
         return replace(source, values=append_one_hot(source.values), coverage=coverage)
 
     def forward(
-        self, query: Float[Tensor, "batch query hidden"], source: EncodedSource, step: Int[Tensor, ""]
+        self, query: Float[Tensor, "batch query hidden"], source: EncodedSource, step: Int[Tensor, "*batch"]
     ) -> tuple[Float[Tensor, "batch query features"], EncodedSource]:
         keys, coverage = source.keys, source.coverage
         assert coverage is not None

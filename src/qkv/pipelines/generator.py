@@ -14,12 +14,12 @@ from qkv.errors import InputError
 from qkv.generation import (
     DecodingConstraints,
     DType,
-    Engine,
     GenerationConfig,
     Hypothesis,
     PromptLookup,
     Request,
     Sampling,
+    SpeculativeConfig,
     Tokens,
     generate,
     stream,
@@ -71,13 +71,13 @@ class Generator(DecoderPipeline):
         """
         super().__init__(model, tokenizer, device, dtype, use_engine=use_engine)
         require(assistant_model is None or not prompt_lookup, "choose assistant_model or prompt_lookup, not both")
-        self._draft: Engine | PromptLookup | None = PromptLookup() if prompt_lookup else None
+        self._speculative = SpeculativeConfig(PromptLookup()) if prompt_lookup else None
         if assistant_model is not None:
             assistant = Generator(assistant_model, tokenizer, device, dtype)
             if assistant.engine is None:
                 raise InputError(f"{assistant.name}: cannot assist, it is decoded by {assistant.decoding}")
-            self._draft = assistant.engine
-        if self._draft is not None and self.engine is None:
+            self._speculative = SpeculativeConfig(assistant.engine)
+        if self._speculative is not None and self.engine is None:
             raise InputError(f"{self.name}: speculative decoding needs the engine; it is decoded by {self.decoding}")
 
     def setup(self) -> None:
@@ -177,7 +177,9 @@ class Generator(DecoderPipeline):
         size = inference_batch_size(batch_size)
         if self.engine is not None:
             requests = [self._request(*row, config) for row in zip(contexts, row_ids, strict=True)]
-            yield from self.engine.decode(requests, self._tokens, config, batch_size=batch_size, draft=self._draft)
+            yield from self.engine.decode(
+                requests, self._tokens, config, batch_size=batch_size, speculative=self._speculative
+            )
             return
         for rows in self._batches(contexts, config, size):
             batch = [contexts[row] for row in rows]
@@ -189,7 +191,9 @@ class Generator(DecoderPipeline):
 
     def _stream_tokens(self, context: Encoding, config: GenerationConfig) -> Iterator[int]:
         if self.engine is not None:
-            return self.engine.stream(self._request(context, 0, config), self._tokens, config, draft=self._draft)
+            return self.engine.stream(
+                self._request(context, 0, config), self._tokens, config, speculative=self._speculative
+            )
         assert config.sampling is not None
         return stream(self.model, self._state([context]), self._constraints([context], config), config.sampling)
 

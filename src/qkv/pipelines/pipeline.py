@@ -94,6 +94,8 @@ class DecoderPipeline(Pipeline):
 
     def simple_search(self) -> AbstractContextManager[object]:
         """Return the context in which the simple searches run: that of the packed weights, if there are any."""
+        if (engine := self.engine) is not None:
+            return engine.context
         return nullcontext() if self._packed is None else self._packed
 
     @property

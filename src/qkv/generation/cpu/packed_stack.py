@@ -1,18 +1,16 @@
 """A Transformer stack with packed weights, and the caches of its rows."""
 
 from ctypes import byref
-from typing import Literal
 
 import torch
 
 from qkv.errors import InputError
-from qkv.generation.cpu.library import BatchC, CacheC, LayerC, LinearC, NormC, StackC, features, library
-from qkv.generation.decoder_stack import LinearWeights, NormWeights, Stack
+from qkv.generation.cpu.library import BatchC, CacheC, LayerC, LinearC, NormC, StackC, library
+from qkv.generation.decoder_stack import LinearWeights, NormWeights, Stack, WeightType
 from qkv.nn.quantized import quantize
 from qkv.runtime.mapped import release_pages
 from qkv.types import Float, Int, Tensor
 
-WeightType = Literal["float32", "bfloat16", "int8"]
 CODES: dict[WeightType, int] = {"float32": 0, "bfloat16": 1, "int8": 2}
 TORCH_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5}
@@ -197,11 +195,6 @@ class RowCache:
     @property
     def capacity(self) -> int:
         return self.table.shape[1]
-
-
-def default_dtype() -> WeightType:
-    """Return the fastest weight type that keeps the accuracy of released models."""
-    return "bfloat16" if features() & 4 else "float32"
 
 
 def log_sum_exp(logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from qkv.generation.cpu.library import LinearC, library
-from qkv.generation.cpu.packed_stack import CODES, WeightType, pack, top_k
-from qkv.generation.decoder_stack import LinearWeights
+from qkv.generation.cpu.packed_stack import CODES, pack, top_k
+from qkv.generation.decoder_stack import LinearWeights, WeightType
 from qkv.types import Float, Tensor
 
 MIN_ELEMENTS = 2**14  # smaller matrices are left to PyTorch

@@ -3,13 +3,39 @@
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 
+from qkv.errors import Unsupported
+from qkv.generation.cpu.library import FEATURES, features, library
 from qkv.generation.cpu.packed_stack import PackedStack, log_sum_exp, top_k
-from qkv.generation.runner import Runner
+from qkv.generation.cpu.packed_weights import PackedWeights
+from qkv.generation.decoder_stack import WeightType, decoder_stack, encoder_stack
+from qkv.generation.runner import Runner, RunnerFactory
+from qkv.generation.state_runner import StateRunner, StateRunnerFactory, runs_own_steps
+from qkv.models.transformer import Transformer
+from qkv.nn.quantized import is_quantized
 from qkv.types import Float, Int, Tensor
 
+MAX_STATE_ROWS = 320  # a recurrent step has a few small operations, whose cost is shared by the rows
 
-class CPURunner(Runner):
+
+class CPUSelection(Runner):
+    """Selects tokens with the CPU kernels."""
+
+    def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:
+        return log_sum_exp(logits)
+
+    def top_k(
+        self, values: Float[Tensor, "rows vocabulary"], k: int
+    ) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
+        return top_k(values, k)
+
+
+class CPUStateRunner(CPUSelection, StateRunner):
+    """Decodes rows by the `step` of a model, and selects tokens with the CPU kernels."""
+
+
+class CPURunner(CPUSelection):
     """Decodes rows of tokens with packed weights."""
 
     def __init__(
@@ -30,13 +56,13 @@ class CPURunner(Runner):
         self.lengths = torch.zeros(rows, dtype=torch.int32)  # cached tokens of each row
         self.source_of = torch.zeros(rows, dtype=torch.int32)
 
-    def encode(self, sources: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
+    def encode(self, sources: Sequence[int], inputs: Sequence[Sequence[int]]) -> None:
         assert self.encoder is not None
-        counts = torch.tensor([len(text) for text in ids], dtype=torch.int32)
-        rows = torch.arange(len(ids), dtype=torch.int32).repeat_interleave(counts)
-        positions = torch.cat([torch.arange(len(text), dtype=torch.int32) for text in ids])
-        tokens = torch.tensor([token for text in ids for token in text], dtype=torch.int32)
-        scratch = self.encoder.cache(len(ids), int(counts.max()))
+        counts = torch.tensor([len(text) for text in inputs], dtype=torch.int32)
+        rows = torch.arange(len(inputs), dtype=torch.int32).repeat_interleave(counts)
+        positions = torch.cat([torch.arange(len(text), dtype=torch.int32) for text in inputs])
+        tokens = torch.tensor([token for text in inputs for token in text], dtype=torch.int32)
+        scratch = self.encoder.cache(len(inputs), int(counts.max()))
         hidden, _ = self.encoder.run(tokens, rows, positions, counts.repeat_interleave(counts), scratch)
         self.set_memory(sources, hidden, counts)
 
@@ -96,14 +122,6 @@ class CPURunner(Runner):
     def truncate(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         self.lengths[torch.tensor(rows)] = torch.tensor(lengths, dtype=torch.int32)
 
-    def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:
-        return log_sum_exp(logits)
-
-    def top_k(
-        self, values: Float[Tensor, "rows vocabulary"], k: int
-    ) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
-        return top_k(values, k)
-
     def _run(
         self,
         ids: Int[Tensor, "tokens"],
@@ -117,3 +135,47 @@ class CPURunner(Runner):
         )
         assert logits is not None
         return logits
+
+
+class CPURunnerFactory(RunnerFactory):
+    """Packs the weights of a Transformer stack for the CPU kernels."""
+
+    max_rows = 128
+
+    def __init__(self, model: nn.Module, dtype: WeightType) -> None:
+        self._decoder = PackedStack(decoder_stack(model), dtype)
+        self._encoder = PackedStack(encoder_stack(model), dtype) if isinstance(model, Transformer) else None
+        self.vocab_size, self.device = self._decoder.vocab_size, torch.device("cpu")
+        self.has_source = self._encoder is not None
+        sets = ", ".join(name for bit, name in FEATURES.items() if features() & bit) or "portable"
+        self.description = f"CPU kernels ({sets}), {dtype} weights"
+
+    def make(self, rows: int, capacity: int, sources: int, source_capacity: int) -> CPURunner:
+        return CPURunner(
+            self._decoder,
+            self._encoder,
+            rows=rows,
+            capacity=capacity,
+            sources=sources,
+            source_capacity=source_capacity,
+        )
+
+    def cache_bytes(self, rows: int, capacity: int, source_capacity: int) -> int:
+        stack = self._decoder.stack
+        per_token = 2 * len(stack.layers) * stack.dim * (2 if self._decoder.half_cache else 4)
+        return per_token * (rows * capacity + source_capacity)
+
+
+def cpu_factory(model: nn.Module, dtype: WeightType) -> RunnerFactory:
+    """Prepare a model for decoding on the CPU; raise `Unsupported` if that is not implemented."""
+    if not runs_own_steps(model):
+        return CPURunnerFactory(model, dtype)
+    weight = next(model.parameters())
+    packed = None
+    if weight.dtype == torch.float32 and dtype != "float32" and not is_quantized(model):
+        packed = PackedWeights(model, dtype)
+    try:
+        library()
+    except Unsupported:
+        return StateRunnerFactory(model, MAX_STATE_ROWS)
+    return StateRunnerFactory(model, MAX_STATE_ROWS, CPUStateRunner, packed)

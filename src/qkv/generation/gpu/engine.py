@@ -10,25 +10,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-import torch
-from torch import nn
-
 from qkv.errors import InputError
 from qkv.generation.continuous_batching import BeamDecoder, Request, Result, TokenDecoder, Tokens
-from qkv.generation.cpu.packed_stack import WeightType
 from qkv.generation.decode import GenerationConfig
-from qkv.generation.decoder_stack import decoder_stack, encoder_stack
-from qkv.generation.engine import Engine
-from qkv.generation.gpu.runner import GPURunner, GreedySteps, record_graph
-from qkv.generation.gpu.weights import GPUWeights
-from qkv.generation.speculative import PromptLookup
+from qkv.generation.engine import Engine, SpeculativeConfig
+from qkv.generation.gpu.runner import GreedySteps, record_graph
+from qkv.generation.runner import RunnerFactory
 from qkv.generation.static_steps import BeamSteps, StaticBeamDecoder, StaticSteps, StaticTokenDecoder, TokenSteps
-from qkv.models.transformer import Transformer
-from qkv.runtime.memory import free_memory
-from qkv.types import Float, Int, Tensor
 
-MAX_ROWS = 5120  # sequences decoded at once by default, beams counted
-MAX_CACHE_BYTES = 2**32
 MIN_CAPACITY = 64
 KEPT = 4  # recordings
 Key = tuple[object, ...]
@@ -38,22 +27,11 @@ Item = TypeVar("Item")
 class GPUEngine(Engine):
     """Decodes requests on a GPU."""
 
-    def __init__(self, model: nn.Module, dtype: WeightType) -> None:
-        device = next(model.parameters()).device
-        self._weights = GPUWeights(decoder_stack(model), dtype, device)
-        self._model = model if isinstance(model, Transformer) else None
-        if self._model is not None:
-            encoder_stack(self._model)  # raises if it is unsupported
+    max_cache_bytes = 2**32
+
+    def __init__(self, factory: RunnerFactory) -> None:
+        super().__init__(factory)
         self._idle: list[tuple[Key, StaticSteps]] = []
-
-    @property
-    def description(self) -> str:
-        return f"GPU kernels ({torch.cuda.get_device_name(self._weights.device)}), {self._weights.dtype} weights"
-
-    @property
-    def vocab_size(self) -> int:
-        assert self._weights.stack.readout is not None
-        return self._weights.stack.readout.outputs
 
     def _decode(
         self,
@@ -61,10 +39,9 @@ class GPUEngine(Engine):
         tokens: Tokens,
         config: GenerationConfig,
         batch_size: int | None,
-        draft: Engine | PromptLookup | None,
-        draft_tokens: int,
+        speculative: SpeculativeConfig | None,
     ) -> Iterator[Result]:
-        _refuse_draft(draft)
+        _refuse(speculative)
         key, steps = self._borrow(requests, tokens, config, batch_size)
         queue = deque(enumerate(requests))
         decoder: TokenDecoder | BeamDecoder
@@ -76,14 +53,9 @@ class GPUEngine(Engine):
         return self._returning(key, steps, decoder.run())
 
     def _stream(
-        self,
-        request: Request,
-        tokens: Tokens,
-        config: GenerationConfig,
-        draft: Engine | PromptLookup | None,
-        draft_tokens: int,
+        self, request: Request, tokens: Tokens, config: GenerationConfig, speculative: SpeculativeConfig | None
     ) -> Iterator[int]:
-        _refuse_draft(draft)
+        _refuse(speculative)
         key, steps = self._borrow([request], tokens, config, 1)
         assert isinstance(steps, TokenSteps)
         decoder = StaticTokenDecoder(steps, deque([(0, request)]), tokens, config)
@@ -101,9 +73,10 @@ class GPUEngine(Engine):
     ) -> tuple[Key, StaticSteps]:
         """Return recorded steps that nobody uses; results are generated lazily, so two calls may overlap."""
         sampling = config.sampling
-        beams, copies = (config.num_beams, 1) if sampling is None else (1, config.num_return_sequences)
-        capacity = _bucket(max(len(request.prompt) + request.max_new_tokens + 1 for request in requests))
-        source_capacity = _bucket(max(len(request.source or ()) for request in requests)) if self._model else 0
+        beams, copies = config.rows_per_request
+        capacity = _bucket(max(request.capacity for request in requests))
+        source_capacity = max(request.source_length for request in requests)
+        source_capacity = _bucket(source_capacity) if source_capacity else 0
         slots = self._slots(len(requests) * copies, beams, capacity, source_capacity, batch_size)
         search: Key = (beams, config.length_penalty, config.exact) if beams > 1 else ()
         if sampling is not None and sampling.temperature > 0:
@@ -113,14 +86,7 @@ class GPUEngine(Engine):
             if other == key:
                 self._idle.pop(number)
                 return key, steps
-        runner = GPURunner(
-            self._weights,
-            None if self._model is None else self._encode,
-            rows=slots * beams,
-            capacity=capacity,
-            sources=0 if self._model is None else slots,
-            source_capacity=source_capacity,
-        )
+        runner = self.factory.make(slots * beams, capacity, slots if self.factory.has_source else 0, source_capacity)
         steps_class = BeamSteps if beams > 1 else TokenSteps if search else GreedySteps
         steps = steps_class(runner, tokens, config, capacity)
         steps.record(record_graph)
@@ -130,24 +96,12 @@ class GPUEngine(Engine):
         """Return how many requests are decoded at once."""
         if batch_size is not None:
             return min(batch_size, wanted)
-        stack, device = self._weights.stack, self._weights.device
-        per_token = 2 * len(stack.layers) * stack.dim * self._weights.compute.itemsize
-        budget = min(MAX_CACHE_BYTES, (free_memory(device) or 0) // 4)
-        most = min(MAX_ROWS // beams, budget // (per_token * (beams * capacity + source_capacity)))
+        most = self.fitting(beams, capacity, source_capacity)
         return min(_power_of_two(wanted), max(1, _power_of_two(most + 1) // 2))
 
-    @torch.no_grad()
-    def _encode(
-        self, ids: Int[Tensor, "batch source"], lengths: Int[Tensor, "batch"]
-    ) -> Float[Tensor, "batch source dim"]:
-        assert self._model is not None
-        half = self._weights.compute == torch.bfloat16 and next(self._model.parameters()).dtype == torch.float32
-        with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            return self._model.encode(ids, lengths).hidden
 
-
-def _refuse_draft(draft: Engine | PromptLookup | None) -> None:
-    if draft is not None:
+def _refuse(speculative: SpeculativeConfig | None) -> None:
+    if speculative is not None:
         raise InputError("speculative decoding is not implemented on GPUs: decode without a draft")
 
 

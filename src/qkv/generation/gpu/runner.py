@@ -4,14 +4,19 @@ from collections.abc import Callable, Sequence
 
 import torch
 import triton
+from torch import nn
 
+from qkv.errors import Unsupported
 from qkv.generation.continuous_batching import Tokens
 from qkv.generation.decode import GenerationConfig
+from qkv.generation.decoder_stack import WeightType, decoder_stack, encoder_stack
 from qkv.generation.gpu import kernels
 from qkv.generation.gpu.gpu_stack import GPUStack, launch_options
 from qkv.generation.gpu.weights import GPUWeights
-from qkv.generation.runner import Runner
+from qkv.generation.runner import Runner, RunnerFactory
+from qkv.generation.state_runner import StateRunner, StateRunnerFactory, runs_own_steps
 from qkv.generation.static_steps import NOT_END, Step, TokenSteps
+from qkv.models.transformer import Transformer
 from qkv.types import Float, Int, Tensor
 
 SELECT_BLOCK = 2048  # tokens per program of the selection
@@ -19,10 +24,42 @@ NORMALIZER_BLOCK = 4096
 TOP_BLOCK = 1024
 MOST_FAST_TOP = 32  # more of the largest values are found by `torch.topk`
 MOST_PREFILLED = 2**16  # tokens at once
+MAX_ROWS = 5120  # decoded at once by default
 Encode = Callable[[Tensor, Tensor], Tensor]  # padded token ids and lengths -> hidden states
 
 
-class GPURunner(Runner):
+class GPUSelection(Runner):
+    """Selects tokens with Triton kernels."""
+
+    def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:
+        out = torch.empty(len(logits), device=self.device)
+        kernels.log_sum_exp[(len(logits),)](
+            logits, out, VOCAB=logits.shape[1], BLOCK=NORMALIZER_BLOCK, num_warps=8, **launch_options(self.device)
+        )
+        return out
+
+    def top_k(
+        self, values: Float[Tensor, "rows vocabulary"], k: int
+    ) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
+        rows, vocab_size = values.shape
+        if k > MOST_FAST_TOP:
+            return super().top_k(values, k)
+        parts = triton.cdiv(vocab_size, TOP_BLOCK)
+        tops = torch.empty(rows, parts * k, device=self.device)
+        indices = torch.empty(rows, parts * k, dtype=torch.long, device=self.device)
+        kernels.top_k_parts[(parts, rows)](
+            values, tops, indices, VOCAB=vocab_size, PARTS=parts, K=k, BLOCK=TOP_BLOCK, num_warps=4,
+            **launch_options(self.device),
+        )  # fmt: skip
+        top, ranks = tops.topk(k)
+        return top, indices.gather(1, ranks)
+
+
+class GPUStateRunner(GPUSelection, StateRunner):
+    """Decodes rows by the `step` of a model, and selects tokens with Triton kernels."""
+
+
+class GPURunner(GPUSelection):
     """Decodes rows of tokens on a GPU; `encode` is the encoder of encoder-decoders."""
 
     def __init__(
@@ -41,11 +78,11 @@ class GPURunner(Runner):
         self._encode = encode
 
     @torch.no_grad()
-    def encode(self, sources: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
+    def encode(self, sources: Sequence[int], inputs: Sequence[Sequence[int]]) -> None:
         assert self._encode is not None
-        counts = torch.tensor([len(text) for text in ids])
+        counts = torch.tensor([len(text) for text in inputs])
         longest = int(counts.max())
-        padded = torch.tensor([[*text, *[0] * (longest - len(text))] for text in ids]).to(self.device)
+        padded = torch.tensor([[*text, *[0] * (longest - len(text))] for text in inputs]).to(self.device)
         lengths = counts.to(self.device)
         self.stack.set_memory(sources, self._encode(padded, lengths), lengths)
 
@@ -100,29 +137,6 @@ class GPURunner(Runner):
             logits[some] = self.step(index[some], torch.tensor([rest[number][offset] for number in some]))
         return logits
 
-    def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:
-        out = torch.empty(len(logits), device=self.device)
-        kernels.log_sum_exp[(len(logits),)](
-            logits, out, VOCAB=logits.shape[1], BLOCK=NORMALIZER_BLOCK, num_warps=8, **launch_options(self.device)
-        )
-        return out
-
-    def top_k(
-        self, values: Float[Tensor, "rows vocabulary"], k: int
-    ) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
-        rows, vocab_size = values.shape
-        if k > MOST_FAST_TOP:
-            return super().top_k(values, k)
-        parts = triton.cdiv(vocab_size, TOP_BLOCK)
-        tops = torch.empty(rows, parts * k, device=self.device)
-        indices = torch.empty(rows, parts * k, dtype=torch.long, device=self.device)
-        kernels.top_k_parts[(parts, rows)](
-            values, tops, indices, VOCAB=vocab_size, PARTS=parts, K=k, BLOCK=TOP_BLOCK, num_warps=4,
-            **launch_options(self.device),
-        )  # fmt: skip
-        top, ranks = tops.topk(k)
-        return top, indices.gather(1, ranks)
-
     def _index(self, numbers: Sequence[int]) -> Int[Tensor, "numbers"]:
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
 
@@ -152,6 +166,57 @@ class GreedySteps(TokenSteps):
             self.limits, active, self.token, self.totals, END=end, VOCAB=vocab_size, PARTS=self._parts,
             BLOCK=triton.next_power_of_2(self._parts), num_warps=1, **launch_options(self.runner.device),
         )  # fmt: skip
+
+
+class GPURunnerFactory(RunnerFactory):
+    """The weights of a Transformer stack on a GPU; the encoder of an encoder-decoder runs in PyTorch."""
+
+    max_rows = MAX_ROWS
+
+    def __init__(self, model: nn.Module, dtype: WeightType) -> None:
+        self.device = next(model.parameters()).device
+        self._weights = GPUWeights(decoder_stack(model), dtype, self.device)
+        self._model = model if isinstance(model, Transformer) else None
+        self.has_source = self._model is not None
+        if self._model is not None:
+            encoder_stack(self._model)  # raises if it is unsupported
+        assert self._weights.stack.readout is not None
+        self.vocab_size = self._weights.stack.readout.outputs
+        self.description = f"GPU kernels ({torch.cuda.get_device_name(self.device)}), {dtype} weights"
+
+    def make(self, rows: int, capacity: int, sources: int, source_capacity: int) -> GPURunner:
+        return GPURunner(
+            self._weights,
+            None if self._model is None else self._encode,
+            rows=rows,
+            capacity=capacity,
+            sources=sources,
+            source_capacity=source_capacity,
+        )
+
+    def cache_bytes(self, rows: int, capacity: int, source_capacity: int) -> int:
+        stack = self._weights.stack
+        per_token = 2 * len(stack.layers) * stack.dim * self._weights.compute.itemsize
+        return per_token * (rows * capacity + source_capacity)
+
+    @torch.no_grad()
+    def _encode(
+        self, ids: Int[Tensor, "batch source"], lengths: Int[Tensor, "batch"]
+    ) -> Float[Tensor, "batch source dim"]:
+        assert self._model is not None
+        half = self._weights.compute == torch.bfloat16 and next(self._model.parameters()).dtype == torch.float32
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            return self._model.encode(ids, lengths).hidden
+
+
+def gpu_factory(model: nn.Module, dtype: WeightType) -> RunnerFactory:
+    """Prepare a model for decoding on a GPU; raise `Unsupported` if that is not implemented."""
+    if not runs_own_steps(model):
+        return GPURunnerFactory(model, dtype)
+    factory = StateRunnerFactory(model, MAX_ROWS, GPUStateRunner)
+    if dtype not in factory.description:
+        raise Unsupported("fast decoding", f"{dtype} weights of {type(model).__name__} on a GPU")
+    return factory
 
 
 def record_graph(step: Step, device: torch.device) -> Step:

@@ -12,8 +12,7 @@ from typing import Literal
 import torch
 
 from qkv.errors import Unsupported
-from qkv.generation.cpu.packed_stack import WeightType
-from qkv.generation.decoder_stack import LinearWeights, NormWeights, Stack
+from qkv.generation.decoder_stack import LinearWeights, NormWeights, Stack, WeightType
 from qkv.nn.quantized import quantize
 from qkv.types import Float, Int, Tensor
 

@@ -89,7 +89,7 @@ class RNNSeq2SeqConfig(Config):
                 require(is_default, f"{key} does not apply to decoder = 'plain', which has no attention")
         else:
             require(self.context == "initial", "context applies to decoder = 'plain' only")
-            check_terms(self.attention_sizes, has_reward=True, align=self.align, score=self.score)
+            check_terms(self.attention_sizes, over_source=True, align=self.align, score=self.score)
         if self.decoder != "luong":
             require(self.input_feeding, "input_feeding applies to decoder = 'luong' only")
         if self.coverage:

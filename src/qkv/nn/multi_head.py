@@ -119,23 +119,22 @@ def head_sizes(dim: int, heads: int, max_keys: int) -> Sizes:
     return Sizes(query=head_dim, key=head_dim, hidden=head_dim, max_keys=max_keys, heads=heads)
 
 
-def check_terms(sizes: Sizes, *, has_reward: bool = False, **terms: Term) -> None:
-    """Raise ConfigError unless the terms of a config can be built with these sizes, and the score compares queries
-    and keys of these sizes; nothing is allocated.
+def check_terms(sizes: Sizes, *, over_source: bool = False, **terms: Term) -> None:
+    """Raise ConfigError unless the terms of a config can be built with these sizes; nothing is allocated.
 
-    The estimator "reinforce" needs a reward for each query, which multi-head attention does not have.
+    In attention over a source, queries and keys may have different sizes, so the score has to compare them; and there
+    is a reward for each query, which the estimator "reinforce" needs.
     """
     for key, term in terms.items():
         try:
             with torch.device("meta"), SkipInit():
                 module = term.build(sizes)
-                if isinstance(module, Score):
-                    query, keys = (torch.empty(1, sizes.heads, 1, features) for features in (sizes.query, sizes.key))
-                    module(query, keys)
+                if over_source and isinstance(module, Score):  # not always: on the meta device it imports torch._dynamo
+                    module(torch.empty(1, 1, 1, sizes.query), torch.empty(1, 1, 1, sizes.key))
         except (InputError, ShapeError, RuntimeError) as error:  # RuntimeError of torch: sizes that do not match
             raise ConfigError(f"{key} {term.name!r}: {error}") from None
         require(
-            has_reward or term.options.get("estimator") != "reinforce",
+            over_source or term.options.get("estimator") != "reinforce",
             f"{key} {term.name!r}: the estimator 'reinforce' needs a reward for each query, which this model does not "
             "have: choose 'straight-through' or 'gumbel'",
         )

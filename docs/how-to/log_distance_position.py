@@ -13,7 +13,6 @@ class LogDistance(nn.Module, Position):
     """
 
     adds_bias = True
-    extrapolates = True
 
     def __init__(self, heads, buckets):
         super().__init__()

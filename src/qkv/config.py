@@ -45,7 +45,6 @@ from pydantic import (
     ValidationError,
     create_model,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from qkv.errors import ConfigError, InputError
@@ -64,7 +63,6 @@ Count = Annotated[int, Field(ge=1, le=1024)]  # 1 to 1024: a number of layers or
 Budget = Annotated[int, Field(ge=1, le=2**30)]  # 1 to 2^30: bounds memory, such as the tokens of a batch
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_INTEGER)]  # 1 to 2^53
 NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_INTEGER)]  # 0 to 2^53
-Integer = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]  # -2^53 to 2^53
 Probability = Annotated[float, Field(ge=0, le=1)]  # 0 to 1, including 1
 Rate = Annotated[float, Field(ge=0, lt=1)]  # 0 to 1, excluding 1: dropout, label smoothing, decay of an average
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]  # any but infinity and nan
@@ -162,8 +160,7 @@ def parse_term(kind: str, data: Any) -> Term:
         raise ValueError(f"must be the name of a {kind} or a table with a name, not {printable_repr(data)}")
     options = {key: value for key, value in data.items() if key != "name"}
     try:
-        cls = lookup(kind, data["name"])
-        options_class = options_of(cls, _factory(kind))  # type: ignore[arg-type]
+        options_class = Term(kind, data["name"]).options_class
     except InputError as error:
         raise ValueError(str(error)) from None
     try:
@@ -427,12 +424,18 @@ def _choices(annotation: Any) -> list[str]:
 
 def _range(annotation: Any) -> str:
     """Return the range of a number, e.g. "between 1 and 1,024"."""
-    words = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
-    limits = {name: getattr(part, name) for part in _parts(annotation) for name in words if hasattr(part, name)}
+    limits = _limits(annotation)
     finite = {name: limit for name, limit in limits.items() if abs(limit) != MAX_INTEGER} or limits
     if finite.keys() == {"ge", "le"}:
         return f"between {finite['ge']:,} and {finite['le']:,}"
+    words = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
     return " and ".join(f"{words[name]} {limit:,}" for name, limit in finite.items())
+
+
+def _limits(*annotations: Any) -> dict[str, float]:
+    """Return the bounds of a number by name: ge, gt, le and lt."""
+    parts = [part for annotation in annotations for part in _parts(annotation)]
+    return {name: getattr(part, name) for part in parts for name in ("ge", "gt", "le", "lt") if hasattr(part, name)}
 
 
 def describe_fields(cls: type[BaseModel]) -> dict[str, str]:
@@ -489,19 +492,10 @@ def describe_type(annotation: Any, constraints: Sequence[Any] = ()) -> str:
         member, *rest = (describe_type(member) for member in get_args(annotation) if member is not Ellipsis)
         return f"list of {', '.join([member, *rest])}"
     name = getattr(annotation, "__name__", str(annotation))
-    bounds = [bound for entry in constraints for bound in _bounds(entry)]
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    limits = _limits(*constraints).items()  # large upper bounds, which only reject mistakes, are omitted
+    bounds = [f"{signs[bound]} {limit:g}" for bound, limit in limits if abs(limit) < 1024]
     return " ".join([name, ", ".join(bounds)]).strip()
-
-
-def _bounds(constraint: Any) -> Iterator[str]:
-    """Yield the bounds of a field; large upper bounds, which only reject mistakes, are omitted."""
-    if isinstance(constraint, FieldInfo):
-        for entry in constraint.metadata:
-            yield from _bounds(entry)
-    for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
-        bound = getattr(constraint, name, None)
-        if bound is not None and abs(bound) < 1024:
-            yield f"{sign} {bound:g}"
 
 
 def require(condition: bool, message: str) -> None:

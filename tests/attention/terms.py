@@ -189,6 +189,6 @@ def _tree(make: Make, *, values: bool) -> object:
         [(word + row) * 7 % (word or 1) + bool(word) for word in range(words)] for row in range(make.sizes.batch)
     ]
     distances = (
-        Trees.from_heads(torch.tensor(head_of)).path()[:, : make.sizes.queries, : make.sizes.keys].to(make.device)
+        Trees.from_heads(torch.tensor(head_of)).relative()[:, : make.sizes.queries, : make.sizes.keys].to(make.device)
     )
     return make.module(TreeRelative(make.sizes.dim, 2, make.sizes.value_dim, values=values)).with_distances(distances)

@@ -178,8 +178,10 @@ class TestReinforce:
         align = Hard("reinforce", decay=0.8)
         baselines = []
         for reward in (1.0, 2.0, 5.0):
-            choose(torch.randn(2, 1, 1, 3), align)
-            baselines.append(float(align.loss(torch.full((2,), reward)).baseline))
+            scores = torch.randn(2, 1, 1, 3)
+            choose(scores, align)
+            baselines.append(float(align.baseline(scores).mean()))
+            align.loss(torch.full((2,), reward))
         assert baselines == pytest.approx([0.0, 1.0, (0.8 * 1.0 + 2.0) / 1.8])
 
     def test_learned_baseline_has_no_gradient_for_the_queries(self):
@@ -232,9 +234,7 @@ class TestReinforce:
         (grad,) = torch.autograd.grad(surrogate.loss, scores)
         assert (grad[:, 0][~mask] == 0).all()
         assert (grad[:, 0][mask] != 0).any(dim=-1).all()
-        assert float(surrogate.advantage) == pytest.approx(3.0)
-        choose(scores, align)
-        assert float(align.loss(reward, mask).baseline) == pytest.approx(3.0)
+        assert float(align.baseline(scores).mean()) == pytest.approx(3.0)
 
     def test_baseline_scales_with_the_number_of_steps(self):
         torch.manual_seed(0)
@@ -243,8 +243,7 @@ class TestReinforce:
         for _ in range(2):
             choose(scores, align)
             surrogate = align.loss(5.0 * steps, steps > 0, steps)
-        assert float(surrogate.baseline) == pytest.approx(5.0 * (3 + 2 + 1 + 1) / 4)
-        assert float(surrogate.advantage) == pytest.approx(0.0, abs=1e-5)
+        assert float(align.baseline(scores).mean()) == pytest.approx(5.0)
         (grad,) = torch.autograd.grad(surrogate.loss, scores)
         assert grad.abs().max() < 1e-5  # the reward equals the baseline for every sample
 
@@ -277,7 +276,7 @@ class TestReinforce:
         scores = torch.randn(2, 1, 3, 4, requires_grad=True)
         choose(scores, align)
         surrogate = align.loss(torch.ones(2), torch.zeros(2, 3, dtype=torch.bool))
-        assert [each.item() for each in surrogate] == [0.0, 0.0, 0.0, 0.0]
+        assert [each.item() for each in surrogate] == [0.0, 0.0]
         assert float(align.baseline.mass) == 0.0
 
     def test_learns_to_attend_to_the_rewarded_key(self):
@@ -313,13 +312,6 @@ class TestStoredSamples:
         with pytest.raises(InputError, match="straight-through"):
             other.loss(torch.ones(2))
 
-    def test_samples_of_an_aborted_step_can_be_discarded(self):
-        align = Hard("reinforce")
-        choose(torch.randn(2, 1, 1, 3), align)
-        align.discard_draws()
-        choose(torch.randn(3, 1, 1, 3), align)
-        assert align.loss(torch.ones(3)).loss.isfinite()
-
     def test_watching_adds_no_samples(self):
         layer = Attend(align=Hard("reinforce"))
         x = torch.randn(2, 1, 3, 4)
@@ -332,8 +324,7 @@ class TestStoredSamples:
         choose(torch.randn(2, 1, 1, 3), align)
         align.loss(torch.full((2,), 4.0))
         again.load_state_dict(align.state_dict())
-        choose(torch.randn(2, 1, 1, 3), again)
-        assert float(again.loss(torch.ones(2)).baseline) == pytest.approx(4.0)
+        assert float(again.baseline(torch.randn(2, 1, 1, 3)).mean()) == pytest.approx(4.0)
 
 
 class TestInvalidArguments:

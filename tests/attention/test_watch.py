@@ -184,13 +184,11 @@ def test_checkpointed_training_passes_are_recorded_once_and_detached(backend):
 
 
 def test_grouped_heads_and_positions_are_recorded():
-    x = torch.randn(2, 5, 12)
-    layer = MultiHeadAttention(12, 6, kv_heads=2, position=Shift())
-    query, key, value = layer.qkv_proj(x).split([12, 4, 4], dim=-1)
-    query, key, value = (part.unflatten(-1, (-1, 2)).transpose(1, 2) for part in (query, key, value))
+    layer, query = Attend(position=Shift()), torch.randn(2, 6, 5, 2)
+    key, value = torch.randn(2, 2, 2, 5, 2)
     expected = qkv.attend(query, key, value, position=Shift(), mask=Causal(), need_weights=True).weights
     with qkv.watch(layer, heads=[5, 1], queries=[4, 2]) as recorded:
-        layer(x, Causal())
+        layer(query, key, value, Causal())
     torch.testing.assert_close(recorded[""].weights, expected[:, [5, 1]][:, :, [4, 2]])
 
 
@@ -198,7 +196,6 @@ class Shift(Position):
     """Adds a different bias to every cell."""
 
     adds_bias = True
-    extrapolates = True
 
     def bias(self, query, shape):
         return lambda index: torch.sin(index.head * 5.0 + index.query_position * 3.0 + index.key)

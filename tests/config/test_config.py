@@ -14,7 +14,6 @@ from qkv import registry
 from qkv.attention import Score, Sizes
 from qkv.config import (
     Config,
-    Integer,
     PositionTerm,
     PositiveFloat,
     PositiveInt,
@@ -50,7 +49,7 @@ class Inner(Config):
 
 
 class Outer(Config):
-    size: Integer
+    size: int
     on: bool = False
     words: StringList = ()
     title: str | None = None

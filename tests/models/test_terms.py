@@ -114,8 +114,6 @@ def own_positions() -> Iterator[None]:
     class Ramp(PositionalEncoding):
         """The position times another number for each feature."""
 
-        extrapolates = True
-
         def forward(self, length: int, offset: int = 0) -> Tensor:
             return self.at(torch.arange(offset, offset + length)[None])[0]
 
@@ -127,7 +125,6 @@ def own_positions() -> Iterator[None]:
         """Multiplies queries and keys by 1 / (1 + position)."""
 
         rotates_qk = True
-        extrapolates = True
 
         def apply_to_qk(self, x: Tensor, positions: Tensor) -> Tensor:
             return x / (1 + positions.to(x.dtype))[:, None, :, None]

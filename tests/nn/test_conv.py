@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.errors import InputError, ShapeError
 from qkv.nn.conv import GatedConvolution, init_variance_preserving, pad_same, scale_gradient
 
 
@@ -27,18 +26,6 @@ def test_gradients_match_finite_differences():
     assert torch.autograd.gradcheck(lambda x, *_: convolve(x), (x, *convolve.parameters()))
 
 
-def test_too_few_inputs_raise():
-    convolve = GatedConvolution(4, 3)
-    assert convolve(torch.zeros(1, 2, 4)).shape == (1, 0, 4)
-    with pytest.raises(ShapeError, match="pad"):
-        convolve(torch.zeros(1, 1, 4))
-
-
-def test_a_kernel_of_zero_raises():
-    with pytest.raises(InputError, match="kernel"):
-        GatedConvolution(4, 0)
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_a_zero_mean_signal_keeps_its_variance(dropout):
     torch.manual_seed(0)
@@ -57,7 +44,7 @@ def test_the_initialisation_preserves_variance_up_to_the_gain():
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
 def test_pad_same_centres_the_windows(kernel):
     x = torch.arange(1.0, 7).view(1, 6, 1)
-    windows = pad_same(x, kernel, None).unfold(1, kernel, 1)[0, :, 0]
+    windows = pad_same(x, kernel, torch.ones(1, 6, dtype=torch.bool)).unfold(1, kernel, 1)[0, :, 0]
     assert len(windows) == 6
     for position, window in enumerate(windows):
         first = position - (kernel - 1) // 2

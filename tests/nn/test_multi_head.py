@@ -19,7 +19,6 @@ class Turn(Position):
     """Multiplies queries and keys by cos(position / 3), which differs for any two positions."""
 
     rotates_qk = True
-    extrapolates = True
 
     def apply_to_qk(self, x, positions):
         return x * torch.cos(positions.to(x.dtype) / 3)[:, None, :, None]
@@ -67,21 +66,18 @@ def test_cross_attention_matches_pytorch():
 
 def reference_heads(layer: MultiHeadAttention, x, score, turn=lambda x: x):
     """Compute each head separately from its slices of the weights."""
-    d, groups = layer.head_dim, layer.heads // layer.kv_heads
-    ends = [layer.heads * d, (layer.heads + layer.kv_heads) * d]
-    query, key, value = torch.tensor_split(x @ layer.qkv_proj.weight.T + layer.qkv_proj.bias, ends, dim=-1)
+    d = layer.head_dim
+    query, key, value = (x @ layer.qkv_proj.weight.T + layer.qkv_proj.bias).chunk(3, dim=-1)
     read = layer.out_proj.bias
     for head in range(layer.heads):
-        own, shared = slice(head * d, (head + 1) * d), slice(head // groups * d, (head // groups + 1) * d)
-        weights = score(head, turn(query[..., own]), turn(key[..., shared])).softmax(-1)
-        read = read + weights @ value[..., shared] @ layer.out_proj.weight[:, own].T
+        own = slice(head * d, (head + 1) * d)
+        weights = score(head, turn(query[..., own]), turn(key[..., own])).softmax(-1)
+        read = read + weights @ value[..., own] @ layer.out_proj.weight[:, own].T
     return read
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_it_matches_separate_heads_for_any_number_of_kv_heads(kv_heads):
-    layer, x = MultiHeadAttention(12, 4, kv_heads=kv_heads).double(), torch.randn(2, 5, 12, dtype=torch.float64)
-    assert layer.qkv_proj.weight.shape == (12 + 2 * 3 * kv_heads, 12)
+def test_it_matches_separate_heads():
+    layer, x = MultiHeadAttention(12, 4).double(), torch.randn(2, 5, 12, dtype=torch.float64)
     expected = reference_heads(layer, x, lambda head, q, k: q @ k.mT / math.sqrt(3))
     torch.testing.assert_close(layer(x)[0], expected)
 
@@ -104,21 +100,11 @@ def test_scores_positions_and_alignments_match_separate_heads():
     torch.testing.assert_close(layer.cross(x, layer.keys_values(x, position=Turn()), position=Turn()), expected)
 
 
-def test_grouped_query_attention_matches_repeated_keys_and_values():
-    grouped, full, x = MultiHeadAttention(12, 4, kv_heads=2), MultiHeadAttention(12, 4), torch.randn(2, 5, 12)
-    query, key, value = grouped.qkv_proj.weight.split((12, 6, 6))
-    repeated = [part.unflatten(0, (2, 3)).repeat_interleave(2, dim=0).flatten(0, 1) for part in (key, value)]
-    full.load_state_dict(
-        grouped.state_dict() | {"qkv_proj.weight": torch.cat((query, *repeated)), "qkv_proj.bias": torch.zeros(36)}
-    )
-    torch.testing.assert_close(grouped(x, Causal())[0], full(x, Causal())[0])
-
-
 @pytest.mark.parametrize("position", [None, Turn()])
 @pytest.mark.parametrize("score", [None, Cosine(heads=4), Additive(3, 3, 5)])
 def test_stepwise_attention_with_a_cache_matches_the_full_sequence(score, position):
     torch.manual_seed(0)
-    layer, x = MultiHeadAttention(12, 4, kv_heads=2, score=score, position=position), torch.randn(3, 7, 12)
+    layer, x = MultiHeadAttention(12, 4, score=score, position=position), torch.randn(3, 7, 12)
     expected, _ = layer(x, Causal())
     cache, actual = None, []
     for first, last in ((0, 3), (3, 4), (4, 5), (5, 7)):
@@ -153,7 +139,6 @@ def test_keys_of_a_memory_are_computed_once():
 
     class Counted(Position):
         rotates_qk = True
-        extrapolates = True
 
         def apply_to_qk(self, x, positions):
             calls.append(x.shape[2])
@@ -166,14 +151,9 @@ def test_keys_of_a_memory_are_computed_once():
     assert calls == [9, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "words"),
-    [((12, 5), "divisible"), ((12, 4, 3), "divisible")],
-)
-def test_indivisible_sizes_raise(sizes, words):
-    dim, heads, *kv_heads = sizes
-    with pytest.raises(InputError, match=words):
-        MultiHeadAttention(dim, heads, kv_heads=kv_heads[0] if kv_heads else None)
+def test_indivisible_sizes_raise():
+    with pytest.raises(InputError, match="divisible"):
+        MultiHeadAttention(12, 5)
 
 
 # The shape checks of the test suite cannot be compiled: this runs in a separate process.
@@ -189,7 +169,7 @@ from qkv.nn.multi_head import MultiHeadAttention
 class Decoder(nn.Module):
     def __init__(self):
         super().__init__()
-        self.own = nn.ModuleList([MultiHeadAttention(12, 4, kv_heads=2), MultiHeadAttention(12, 4)])
+        self.own = nn.ModuleList([MultiHeadAttention(12, 2), MultiHeadAttention(12, 4)])
         self.cross = MultiHeadAttention(12, 3)
 
     def forward(self, x, memory, lengths, caches=(None, None)):

@@ -8,7 +8,8 @@ import qkv
 from qkv.attention import Additive, Sizes, Softmax
 from qkv.config import Term
 from qkv.errors import ConfigError
-from qkv.nn.source_attention import CoverageAttention, SourceAttention, check_attention
+from qkv.nn.multi_head import check_terms
+from qkv.nn.source_attention import CoverageAttention, SourceAttention
 from qkv.registry import registered
 
 BATCH, SOURCE, FEATURES, HIDDEN = 2, 4, 6, 6
@@ -112,10 +113,10 @@ def test_the_backend_reaches_the_operator(backend):
 )
 def test_terms_that_do_not_fit_raise_with_their_key(score, align, key):
     with pytest.raises(ConfigError, match=f"^{key}"):
-        check_attention(score, align, SIZES._replace(key=FEATURES + 1))
+        check_terms(SIZES._replace(key=FEATURES + 1), over_source=True, align=align, score=score)
 
 
 def test_a_check_draws_no_random_numbers():
     before = torch.get_rng_state()
-    check_attention(Term("score", "additive"), Term("align", "local_p"), SIZES)
+    check_terms(SIZES, over_source=True, align=Term("align", "local_p"), score=Term("score", "additive"))
     assert torch.get_rng_state().equal(before)

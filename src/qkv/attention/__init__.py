@@ -3,7 +3,6 @@
 from qkv.attention.ablate import ablate
 from qkv.attention.addressing import Addressing
 from qkv.attention.align import Align, AlignInput, LocalMonotonic, LocalPredictive, Softmax, Uniform
-from qkv.attention.cache import KeyValue
 from qkv.attention.encoding import Learned, PositionalEncoding, Sinusoidal
 from qkv.attention.hard import Hard
 from qkv.attention.mask import Causal, Dense, Documents, Mask, Padding, Prefix, Window
@@ -25,20 +24,10 @@ from qkv.attention.score import (
 )  # fmt: skip
 from qkv.attention.score_shape import ScoreShape
 from qkv.attention.sparse import Entmax, Sparsemax
-from qkv.attention.spec import AttentionOutput
+from qkv.attention.spec import AttentionOutput, KeyValue
 from qkv.attention.tree import TreePositions, Trees
 from qkv.attention.watch import watch
 from qkv.errors import Unsupported
-from qkv.registry import _classes
-
-SCORES = _classes["score"]
-
-
-def build_score(name: str, sizes: Sizes) -> Score:
-    """Build a score by name."""
-    cls = SCORES[name]
-    return cls.from_sizes(sizes) if hasattr(cls, "from_sizes") else cls()
-
 
 __all__ = [
     "ALiBi",

@@ -1,15 +1,14 @@
 """Ablation of attention heads."""
 
 from collections.abc import Sequence
-from types import TracebackType
+from contextlib import ExitStack
 from typing import final
 
 from torch import nn
 
 from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
 from qkv.attention.operator import Attend
-from qkv.attention.score_shape import index_tensor
-from qkv.types import Float, Tensor
+from qkv.attention.score_shape import Outputs, index_tensor
 
 
 def ablate(model: nn.Module, layer: Layer, heads: Sequence[int]) -> "Ablation":
@@ -33,32 +32,26 @@ class ZeroedHeads:
         self.layer = layer
         self.heads = heads
 
-    def __call__(
-        self, output: Float[Tensor, "batch heads query value_dim"]
-    ) -> Float[Tensor, "batch heads query value_dim"]:
+    def __call__(self, output: Outputs) -> Outputs:
         """Return the output with the ablated heads set to zero."""
         check_heads(self.heads, self.layer, output.shape[1])
         return output.index_fill(1, index_tensor(self.heads, output.device), 0.0)
 
 
 @final
-class Ablation:
+class Ablation(ExitStack):
     """Heads that are ablated until `restore` is called or the with block ends."""
 
     def __init__(self, zeroed: dict[Attend, ZeroedHeads]) -> None:
-        self._zeroed = zeroed
+        super().__init__()
         for attend, heads in zeroed.items():
             attend.ablations = (*attend.ablations, heads)
+            self.callback(_remove_ablation, attend, heads)
 
     def restore(self) -> None:
         """Restore the heads, except those that another ablation still covers; calling it again has no effect."""
-        for attend, heads in self._zeroed.items():
-            attend.ablations = tuple(ablation for ablation in attend.ablations if ablation is not heads)
+        self.close()
 
-    def __enter__(self) -> "Ablation":
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.restore()
+def _remove_ablation(attend: Attend, heads: ZeroedHeads) -> None:
+    attend.ablations = tuple(ablation for ablation in attend.ablations if ablation is not heads)

@@ -12,7 +12,7 @@ from typing import final
 import torch
 
 from qkv.attention.align import Align, AlignInput
-from qkv.attention.score_shape import CellIndex
+from qkv.attention.score_shape import CellIndex, Weights
 from qkv.errors import ShapeError
 from qkv.types import Float, Tensor
 
@@ -27,7 +27,7 @@ class Addressing(Align):
     rest; if nothing is left, the weights are zero.
     """
 
-    previous: Float[Tensor, "batch heads query key"]
+    previous: Weights
     gate: Float[Tensor, "batch heads query"]  # g: 1 for content, 0 for the previous weights
     shift: Float[Tensor, "batch heads query shifts"]  # distribution over shifts by -r ... r positions: 2 r + 1 values
     sharpening: Float[Tensor, "batch heads query"]  # gamma
@@ -35,25 +35,17 @@ class Addressing(Align):
 
     def __post_init__(self) -> None:
         rows = self.gate.shape
-        scalars = {"gate": self.gate, "sharpening": self.sharpening, "strength": self.strength}
-        for name, values in scalars.items():
-            if values is not None and (values.ndim != 3 or values.shape != rows):
-                raise ShapeError(
-                    f"Addressing needs one {name} per [batch, heads, query], like the gate, "
-                    f"but {name} has shape {list(values.shape)} and gate {list(rows)}"
-                )
-        if self.shift.ndim != 4 or self.shift.shape[:3] != rows or self.shift.shape[3] % 2 == 0:
+        for name, dims in (("gate", 3), ("sharpening", 3), ("strength", 3), ("shift", 4), ("previous", 4)):
+            values = getattr(self, name)
+            if values is None or (values.ndim == dims and values.shape[:3] == rows and self.shift.shape[-1] % 2 == 1):
+                continue
             raise ShapeError(
-                "Addressing needs shifts by -r ... r positions, [batch, heads, query, 2 r + 1], "
-                f"but shift has shape {list(self.shift.shape)} and gate {list(rows)}"
-            )
-        if self.previous.ndim != 4 or self.previous.shape[:3] != rows:
-            raise ShapeError(
-                "Addressing needs the previous weights, [batch, heads, query, key], "
-                f"but previous has shape {list(self.previous.shape)} and gate {list(rows)}"
+                "Addressing takes gate, sharpening and strength [batch, heads, query], shift [batch, heads, query, "
+                "2 r + 1], for shifts by -r ... r positions, and previous [batch, heads, query, key], but "
+                f"{name} has shape {list(values.shape)}, gate {list(rows)} and shift {list(self.shift.shape)}"
             )
 
-    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+    def compute_weights(self, inputs: AlignInput) -> Weights:
         scores, allowed, _, shape = inputs
         index = CellIndex(shape)  # the request may cover a subset of heads and queries
         previous, shift = index.per_cell(self.previous), index.per_cell(self.shift)
@@ -73,9 +65,7 @@ class Addressing(Align):
         return _sharpen(shifted if allowed is None else shifted.masked_fill(~allowed, 0.0), gamma)
 
 
-def _shift(
-    weights: Float[Tensor, "batch heads query key"], shift: Float[Tensor, "batch heads query shifts"]
-) -> Float[Tensor, "batch heads query key"]:
+def _shift(weights: Weights, shift: Float[Tensor, "batch heads query shifts"]) -> Weights:
     """Circular convolution, one term per shift."""
     reach = shift.shape[-1] // 2
     shifted = shift[..., reach].unsqueeze(-1) * weights
@@ -84,9 +74,7 @@ def _shift(
     return shifted
 
 
-def _sharpen(
-    weights: Float[Tensor, "batch heads query key"], gamma: Float[Tensor, "batch heads query 1"]
-) -> Float[Tensor, "batch heads query key"]:
+def _sharpen(weights: Weights, gamma: Float[Tensor, "batch heads query 1"]) -> Weights:
     """w^gamma / sum w^gamma, with the weights scaled to a maximum of 1 first, so that the powers do not underflow."""
     powers = (weights / _or_one(weights.amax(dim=-1, keepdim=True)).detach()) ** gamma
     return powers / _or_one(powers.sum(dim=-1, keepdim=True))

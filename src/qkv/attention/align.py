@@ -10,8 +10,8 @@ from torch import nn
 
 from qkv.attention.mask import Mask
 from qkv.attention.precision import at_least_float32
-from qkv.attention.score import Sizes
-from qkv.attention.score_shape import CellIndex, Index, ScoreShape
+from qkv.attention.score import Sizes, uniform_parameter
+from qkv.attention.score_shape import Allowed, CellIndex, Index, Queries, Scores, ScoreShape, Weights
 from qkv.config import NonNegativeInt, PositiveFloat, Size
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
@@ -30,9 +30,9 @@ class SoftmaxForm(NamedTuple):
 class AlignInput(NamedTuple):
     """Inputs of an align function. Masked keys have the lowest finite score."""
 
-    scores: Float[Tensor, "batch heads query key"]
-    allowed: Bool[Tensor, "#batch #heads #query #key"] | None  # the mask; None allows everything
-    query: Float[Tensor, "batch heads query dim"]
+    scores: Scores
+    allowed: Allowed | None  # the mask; None allows everything
+    query: Queries
     shape: ScoreShape
 
 
@@ -42,7 +42,7 @@ class Align(ABC):
     zeroes_masked = False  # whether masked keys already get weight 0 exactly, unless the whole row is masked
 
     @abstractmethod
-    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+    def compute_weights(self, inputs: AlignInput) -> Weights:
         """Return the attention weights; the weights of masked keys are set to zero afterwards."""
 
     def as_softmax(self) -> SoftmaxForm | None:
@@ -62,7 +62,7 @@ class Softmax(Align):
             raise InputError(f"temperature must be positive, not {temperature}")
         self.temperature = temperature
 
-    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+    def compute_weights(self, inputs: AlignInput) -> Weights:
         return torch.softmax(apply_temperature(inputs.scores, self.temperature, inputs.allowed), dim=-1)
 
     def as_softmax(self) -> SoftmaxForm:
@@ -76,7 +76,7 @@ class Uniform(Align):
 
     zeroes_masked = True
 
-    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+    def compute_weights(self, inputs: AlignInput) -> Weights:
         return torch.softmax(apply_temperature(inputs.scores, math.inf, inputs.allowed), dim=-1)
 
     def as_softmax(self) -> SoftmaxForm:
@@ -107,7 +107,7 @@ class LocalMonotonic(Align):
             raise InputError(f"window must be 0 or more, not {window}")
         self.window = window
 
-    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+    def compute_weights(self, inputs: AlignInput) -> Weights:
         return masked_softmax(StepWindow(self.window).allows(CellIndex(inputs.shape)), inputs.scores)
 
     def as_softmax(self) -> SoftmaxForm:
@@ -134,18 +134,15 @@ class LocalPredictive(nn.Module, Align):
             raise InputError(f"window must be 1 or more, not {window}")
         hidden_dim = query_dim if hidden_dim is None else hidden_dim
         self.window = window
-        self.weight = nn.Parameter(torch.empty(query_dim, hidden_dim))  # W
-        self.vector = nn.Parameter(torch.empty(hidden_dim))  # v
-        for parameter, inputs in ((self.weight, query_dim), (self.vector, hidden_dim)):
-            bound = 1.0 / math.sqrt(max(inputs, 1))
-            nn.init.uniform_(parameter, -bound, bound)
+        self.weight = uniform_parameter((query_dim, hidden_dim), inputs=query_dim)  # W
+        self.vector = uniform_parameter((hidden_dim,), inputs=hidden_dim)  # v
 
     @classmethod
     def from_sizes(cls, sizes: Sizes, *, window: Size = WINDOW) -> "LocalPredictive":  # D, keys on each side of p_t
         return cls(sizes.query, window)
 
     def centre(
-        self, query: Float[Tensor, "batch heads query dim"], sizes: int | Int[Tensor, "#batch #heads #query"]
+        self, query: Queries, sizes: int | Int[Tensor, "#batch #heads #query"]
     ) -> Float[Tensor, "batch heads query"]:
         """p_t among `sizes` keys, at least in float32: bfloat16 cannot represent all positions above 256."""
         if query.shape[-1] != self.weight.shape[0]:
@@ -155,7 +152,7 @@ class LocalPredictive(nn.Module, Align):
         logit = torch.tanh(query @ self.weight) @ self.vector
         return sizes * at_least_float32(logit).sigmoid()
 
-    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+    def compute_weights(self, inputs: AlignInput) -> Weights:
         scores, allowed, query, shape = inputs
         sizes = shape.keys if allowed is None else allowed.expand(*allowed.shape[:3], shape.keys).sum(dim=-1)
         distance = CellIndex(shape).key - self.centre(query, sizes).unsqueeze(-1)  # s - p_t
@@ -163,19 +160,13 @@ class LocalPredictive(nn.Module, Align):
         return masked_softmax(distance.abs() <= self.window, scores) * gaussian.to(scores.dtype)
 
 
-def masked_softmax(
-    allowed: Bool[Tensor, "#batch #heads #query #key"], scores: Float[Tensor, "batch heads query key"]
-) -> Float[Tensor, "batch heads query key"]:
+def masked_softmax(allowed: Allowed, scores: Scores) -> Weights:
     """Softmax over the allowed keys; the others get exactly 0, also in rows without any allowed key."""
     lowest = torch.finfo(scores.dtype).min
     return scores.masked_fill(~allowed, lowest).softmax(dim=-1).masked_fill(~allowed, 0.0)
 
 
-def apply_temperature(
-    scores: Float[Tensor, "batch heads query key"],
-    temperature: float,
-    allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
-) -> Float[Tensor, "batch heads query key"]:
+def apply_temperature(scores: Scores, temperature: float, allowed: Allowed | None) -> Scores:
     """Return scores / T, with masked scores kept at the lowest finite value: softmax of a row of -inf is NaN."""
     if temperature == 1.0:
         return scores

@@ -18,7 +18,6 @@ from qkv.types import Float, Int, Tensor
 class PositionalEncoding(nn.Module, ABC):
     """Positional encoding: one vector per position."""
 
-    extrapolates: bool  # whether it is defined at positions beyond those seen in training
     scales_embeddings = False  # whether `add_to` multiplies embeddings by sqrt(dim), to match the scale of the encoding
 
     @abstractmethod
@@ -37,7 +36,6 @@ class PositionalEncoding(nn.Module, ABC):
         return (x * math.sqrt(x.shape[-1]) if self.scales_embeddings else x) + encoding
 
 
-@final
 @register("position", "sinusoidal")
 class Sinusoidal(PositionalEncoding):
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(same), added to embeddings (Vaswani et al. 2017).
@@ -46,8 +44,8 @@ class Sinusoidal(PositionalEncoding):
     best.
     """
 
-    extrapolates = True
     scales_embeddings = True
+    alternating = True  # sine and cosine of each angle side by side
     table: Float[Tensor, "length dim"]
 
     def __init__(self, dim: int) -> None:
@@ -77,35 +75,17 @@ class Sinusoidal(PositionalEncoding):
 
     def _encode(self, positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape dim"]:
         angle = angles(positions, self.dim, torch.float64)
-        encoding = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., : self.dim]
-        return encoding.to(self.table.dtype)
+        parts = (angle.sin(), angle.cos())
+        encoding = torch.stack(parts, dim=-1).flatten(-2) if self.alternating else torch.cat(parts, dim=-1)
+        return encoding[..., : self.dim].to(self.table.dtype)
 
 
 @final
 @register("position", "sinusoidal_halves")
-class SinusoidalHalves(PositionalEncoding):
+class SinusoidalHalves(Sinusoidal):
     """`Sinusoidal` with all sines first and then all cosines, as in released Marian models."""
 
-    extrapolates = True
-    scales_embeddings = True
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.alternating = Sinusoidal(dim)
-
-    @classmethod
-    def from_sizes(cls, sizes: Sizes) -> "SinusoidalHalves":
-        return cls(sizes.heads * sizes.query)
-
-    def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
-        return _sines_first(self.alternating(length, offset))
-
-    def at(self, positions: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
-        return _sines_first(self.alternating.at(positions))
-
-
-def _sines_first(encoding: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
-    return torch.cat((encoding[..., 0::2], encoding[..., 1::2]), dim=-1)
+    alternating = False
 
 
 @final
@@ -113,7 +93,6 @@ def _sines_first(encoding: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape
 class Learned(PositionalEncoding):
     """A learned vector for each position below `max_length`."""
 
-    extrapolates = False
     position_axis = 0  # axis of the weight that has one slice per position
 
     def __init__(self, max_length: int, dim: int) -> None:

@@ -12,7 +12,6 @@ A discrete choice has no gradient, so training needs an estimator. With p = soft
 """
 
 import math
-from abc import ABC, abstractmethod
 from typing import Any, Literal, NamedTuple, final
 
 import torch
@@ -21,8 +20,8 @@ from torch.nn import functional as F
 
 from qkv.attention.align import Align, AlignInput, apply_temperature
 from qkv.attention.precision import at_least_float32
-from qkv.attention.replay import in_backward
 from qkv.attention.score import Sizes
+from qkv.attention.score_shape import Allowed, Queries, Scores, Weights
 from qkv.config import NonNegativeFloat, PositiveFloat, Probability, Rate
 from qkv.errors import InputError, ShapeError
 from qkv.registry import nearest, register
@@ -31,23 +30,23 @@ from qkv.types import Bool, Float, Tensor
 ESTIMATORS = ("straight-through", "gumbel", "reinforce")
 BASELINES = ("moving-average", "learned")
 
+PerQuery = Float[Tensor, "batch heads query"]
+
 
 class Surrogate(NamedTuple):
-    """Surrogate loss whose gradient estimates that of the expected reward, and statistics of the estimate."""
+    """Surrogate loss whose gradient estimates that of the expected reward, and the variance of the estimate."""
 
     loss: Float[Tensor, ""]
     variance: Float[Tensor, ""]  # of the estimates (R - b) (z - p) over the samples, summed over the keys
-    baseline: Float[Tensor, ""]  # mean b over the samples
-    advantage: Float[Tensor, ""]  # mean R - b over the samples
 
 
 class Draws(NamedTuple):
     """Sampled choices of one call, or of several concatenated calls."""
 
-    log_probability: Float[Tensor, "batch heads query"]  # log p(z)
-    entropy: Float[Tensor, "batch heads query"]  # of p
-    score_grad: Float[Tensor, "batch heads query key"]  # z - p, the gradient of log p(z) with respect to the scores
-    expected: Float[Tensor, "batch heads query"]  # b
+    log_probability: PerQuery  # log p(z)
+    entropy: PerQuery  # of p
+    score_grad: Scores  # z - p, the gradient of log p(z) with respect to the scores
+    expected: PerQuery  # b
     valid: Bool[Tensor, "batch heads query"]  # false for fully masked queries
 
 
@@ -114,7 +113,7 @@ class Hard(nn.Module, Align):
             discount=discount,
         )
 
-    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+    def compute_weights(self, inputs: AlignInput) -> Weights:
         scores, allowed, query, _ = inputs
         scores32 = at_least_float32(scores)
         if not self.training:
@@ -166,14 +165,13 @@ class Hard(nn.Module, Align):
         for name, tensor in (("mask", mask), ("steps", steps)):
             if tensor is not None and tuple(tensor.shape) != (batch, queries):
                 raise ShapeError(f"{name} has shape {list(tensor.shape)}, not {[batch, queries]} [batch, query]")
-        self.discard_draws()
+        self._draws = []
 
         valid = draws.valid if mask is None else draws.valid & mask[:, None]
         count = valid.sum().clamp(min=1)
         reward = reward.to(draws.expected.dtype).view(batch, 1, -1).expand_as(draws.expected).detach()
         step_count = torch.ones_like(reward) if steps is None else steps.to(reward.dtype)[:, None].clamp(min=1.0)
-        expected = (draws.expected * step_count).detach()
-        advantage = reward - expected
+        advantage = reward - (draws.expected * step_count).detach()
         loss = -advantage * draws.log_probability - self.entropy * draws.entropy
         if self.baseline is not None:
             loss = loss + self.baseline.update(reward / step_count, draws.expected, valid)
@@ -183,20 +181,14 @@ class Hard(nn.Module, Align):
         return Surrogate(
             loss=loss.masked_fill(~valid, 0.0).sum() / batch,
             variance=(estimates - mean).square().masked_fill(~rows, 0.0).sum() / (count - 1).clamp(min=1),
-            baseline=expected.masked_fill(~valid, 0.0).sum() / count,
-            advantage=advantage.masked_fill(~valid, 0.0).sum() / count,
         )
-
-    def discard_draws(self) -> None:
-        """Discard the samples since the last loss, e.g. of an aborted step."""
-        self._draws = []
 
     def _store_draws(
         self,
-        scores: Float[Tensor, "batch heads query key"],
-        choice: Float[Tensor, "batch heads query key"],
-        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
-        query: Float[Tensor, "batch heads query dim"],
+        scores: Scores,
+        choice: Weights,
+        allowed: Allowed | None,
+        query: Queries,
     ) -> None:
         log_p, valid = scores.log_softmax(dim=-1), torch.ones_like(scores[..., 0], dtype=torch.bool)
         if allowed is not None:  # masked keys contribute p log p = 0, also if chosen in a fully masked row
@@ -214,25 +206,8 @@ class Hard(nn.Module, Align):
         )
 
 
-class Baseline(nn.Module, ABC):
-    """Expected reward, independent of the choice."""
-
-    @abstractmethod
-    def forward(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query"]:
-        """Return the expected reward of each query."""
-
-    @abstractmethod
-    def update(
-        self,
-        reward: Float[Tensor, "batch heads query"],
-        expected: Float[Tensor, "batch heads query"],
-        valid: Bool[Tensor, "batch heads query"],
-    ) -> Float[Tensor, "*loss"]:
-        """Update the baseline with the observed rewards; returns the term to add to the loss of each sample."""
-
-
 @final
-class MovingAverage(Baseline):
+class MovingAverage(nn.Module):
     """b = decay b + (1 - decay) R, over the training steps, with bias correction."""
 
     total: Float[Tensor, ""]
@@ -246,16 +221,12 @@ class MovingAverage(Baseline):
         self.register_buffer("total", torch.zeros(()))
         self.register_buffer("mass", torch.zeros(()))
 
-    def forward(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query"]:
+    def forward(self, query: Queries) -> PerQuery:
         return (self.total / self.mass.where(self.mass > 0, 1.0)).expand(query.shape[:3])
 
     @torch.no_grad()
-    def update(
-        self,
-        reward: Float[Tensor, "batch heads query"],
-        expected: Float[Tensor, "batch heads query"],
-        valid: Bool[Tensor, "batch heads query"],
-    ) -> Float[Tensor, "*loss"]:
+    def update(self, reward: PerQuery, expected: PerQuery, valid: Bool[Tensor, "batch heads query"]) -> Tensor:
+        """Update the average with the observed rewards; it adds 0 to the loss."""
         count = valid.sum()
         mean = reward.masked_fill(~valid, 0.0).sum() / count.clamp(min=1)
         rate = (1.0 - self.decay) * (count > 0).to(self.mass.dtype)
@@ -265,7 +236,7 @@ class MovingAverage(Baseline):
 
 
 @final
-class LearnedBaseline(Baseline):
+class LearnedBaseline(nn.Module):
     """b = w . q + c, fitted to the rewards by least squares; no gradient flows into the queries."""
 
     def __init__(self, query_dim: int) -> None:
@@ -274,19 +245,15 @@ class LearnedBaseline(Baseline):
         nn.init.zeros_(self.linear.weight)  # the initial estimate is 0
         nn.init.zeros_(self.linear.bias)
 
-    def forward(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query"]:
+    def forward(self, query: Queries) -> PerQuery:
         return self.linear(query.detach()).squeeze(-1)
 
-    def update(
-        self,
-        reward: Float[Tensor, "batch heads query"],
-        expected: Float[Tensor, "batch heads query"],
-        valid: Bool[Tensor, "batch heads query"],
-    ) -> Float[Tensor, "*loss"]:
+    def update(self, reward: PerQuery, expected: PerQuery, valid: Bool[Tensor, "batch heads query"]) -> PerQuery:
+        """Return the squared error of each query, which is added to the loss."""
         return (reward - expected).square()
 
 
-def _baseline(name: str | None, decay: float, query_dim: int | None) -> Baseline | None:
+def _baseline(name: str | None, decay: float, query_dim: int | None) -> MovingAverage | LearnedBaseline | None:
     if name is None:
         return None
     if name == "moving-average":
@@ -298,19 +265,22 @@ def _baseline(name: str | None, decay: float, query_dim: int | None) -> Baseline
     return LearnedBaseline(query_dim)
 
 
-def _one_hot_argmax(scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query key"]:
+def in_backward() -> bool:
+    """Whether a backward pass is running: a forward pass inside it recomputes an activation checkpoint."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _one_hot_argmax(scores: Scores) -> Weights:
     """One-hot argmax over the keys."""
     return torch.zeros_like(scores).scatter(-1, scores.argmax(dim=-1, keepdim=True), 1.0)
 
 
-def _straight_through(
-    soft: Float[Tensor, "batch heads query key"], choice: Float[Tensor, "batch heads query key"]
-) -> Float[Tensor, "batch heads query key"]:
+def _straight_through(soft: Weights, choice: Weights) -> Weights:
     """Return the choice exactly, with the gradient of the soft weights."""
     return choice + (soft - soft.detach())
 
 
-def _gumbel_noise(scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query key"]:
+def _gumbel_noise(scores: Scores) -> Scores:
     """Gumbel noise, clamped to finite values so that a masked key cannot win."""
     return -torch.empty_like(scores).exponential_().clamp_(min=torch.finfo(scores.dtype).tiny).log()
 

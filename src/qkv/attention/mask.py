@@ -6,7 +6,7 @@ backend turns that into a dense tensor, a block mask or a kernel flag as late as
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 
@@ -34,7 +34,9 @@ class Mask(ABC):
     def to_dense(self, shape: ScoreShape) -> Bool[Tensor, "#batch #heads #query #key"]:
         """Return the mask as a tensor that broadcasts to the scores, true where attention is allowed."""
         allowed = self.allows(CellIndex(shape))
-        if not broadcasts(allowed.shape, shape):
+        sizes = zip(allowed.shape, shape[:4], strict=False)
+        wrong = [size for size, full in sizes if size != 1 and size != full]  # sizes may be symbolic: no `in`
+        if allowed.ndim != 4 or wrong:
             raise ShapeError(
                 f"the mask {type(self).__name__} has shape {list(allowed.shape)}, which does not broadcast to "
                 f"scores of shape {list(shape[:4])} [batch, heads, query, key]"
@@ -48,10 +50,6 @@ class Mask(ABC):
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         moved = {name: x.to(device) for name, x in values if isinstance(x, Tensor | Mask)}
         return replace(self, **moved)
-
-    def materialize(self, shape: ScoreShape) -> "MaterializedMask":
-        """Compute the mask tensor of one call."""
-        return MaterializedMask(self, shape, self.to_dense(shape))
 
     def __and__(self, other: "Mask") -> "Mask":
         return Both(self, other) if isinstance(other, Mask) else NotImplemented
@@ -207,29 +205,3 @@ class Not(Mask):
 
 def _is_integer(x: object, dims: int) -> bool:
     return isinstance(x, Tensor) and x.ndim == dims and x.dtype != torch.bool and not x.is_floating_point()
-
-
-def broadcasts(size: torch.Size, shape: ScoreShape) -> bool:
-    """Whether a tensor of this shape broadcasts to the scores."""
-    if len(size) != 4:
-        return False
-    batch, heads, queries, keys = size
-    return (
-        (batch == 1 or batch == shape.batch)
-        and (heads == 1 or heads == shape.heads)
-        and (queries == 1 or queries == shape.queries)
-        and (keys == 1 or keys == shape.keys)
-    )
-
-
-class MaterializedMask(NamedTuple):
-    """The mask tensor of one call."""
-
-    mask: Mask
-    shape: ScoreShape
-    allowed: Bool[Tensor, "#batch #heads #query #key"]
-
-    @property
-    def fully_masked(self) -> Bool[Tensor, "#batch #heads #query 1"] | None:
-        """Which queries have no allowed key; None if there is no such query."""
-        return self.mask.fully_masked(self.shape, self.allowed)

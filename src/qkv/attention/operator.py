@@ -44,19 +44,18 @@ def attend(
     The output of a fully masked query is zero. Masked keys and values must be finite: they are multiplied by zero.
     `backend` is "auto" or a name; a named backend that does not support the request raises `Unsupported`.
     """
-    request = build_request(query, key, value, score, position, mask, align, dropout, backend, need_weights, start)
+    request = build_request(query, key, value, score, position, mask, align, dropout, need_weights, start)
     return choose(request, backend).run(request)
 
 
 class Terms(TypedDict, total=False):
-    """Keyword arguments of `attend`."""
+    """Keyword arguments of `attend`, except `backend`."""
 
     score: Score
     position: Position | None
     mask: Mask | None
     align: Align
     dropout: float
-    backend: str
     need_weights: bool
     start: int | Int[Tensor, "*batch"] | None
 
@@ -65,10 +64,11 @@ def explain(
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key key_dim"] | Keys,
     value: Float[Tensor, "batch kv_heads key value_dim"],
+    backend: str = "auto",
     **terms: Unpack[Terms],
 ) -> Explanation:
     """Return which backend a call of `attend` would use, and why the others would not be used."""
-    return explain_choice(build_request(query, key, value, **terms), terms.get("backend", "auto"))
+    return explain_choice(build_request(query, key, value, **terms), backend)
 
 
 def build_request(
@@ -80,7 +80,6 @@ def build_request(
     mask: Mask | None = None,
     align: Align = SOFTMAX,
     dropout: float = 0.0,
-    backend: str = "auto",
     need_weights: bool = False,
     start: int | Int[Tensor, "*batch"] | None = None,
 ) -> Request:

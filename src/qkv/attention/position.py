@@ -3,7 +3,6 @@
 Encodings added to embeddings are in `qkv.attention.encoding`, learned relative positions in `qkv.attention.relative`.
 """
 
-from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
@@ -13,7 +12,7 @@ import torch
 from qkv.attention.encoding import angles
 from qkv.attention.precision import upcast_dtype
 from qkv.attention.score import Sizes
-from qkv.attention.score_shape import Index, ScoreShape
+from qkv.attention.score_shape import Index, Outputs, Queries, ScoreShape, Weights
 from qkv.config import PositiveFloat
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
@@ -22,14 +21,13 @@ from qkv.types import Float, Int, Tensor
 Bias = Callable[[Index], Float[Tensor, "..."]]
 
 
-class Position(ABC):
+class Position:
     """Position term. A subclass sets the flags of what it does and overrides the corresponding methods."""
 
     rotates_qk = False  # transforms queries and keys before the score
     adds_bias = False  # adds a bias to the scores
     adds_to_output = False  # adds to the output
     gathers_bias = False  # gathers its bias from a table with one row per query
-    extrapolates: bool  # whether it is defined at positions beyond those seen in training
 
     def apply_to_qk(
         self, x: Float[Tensor, "batch heads length dim"], positions: Int[Tensor, "#batch length"]
@@ -37,13 +35,11 @@ class Position(ABC):
         """Transform queries or keys according to their positions."""
         return x
 
-    def bias(self, query: Float[Tensor, "batch heads query dim"], shape: ScoreShape) -> Bias:
+    def bias(self, query: Queries, shape: ScoreShape) -> Bias:
         """Return the bias as a function of the index; `query` is the output of `apply_to_qk`."""
         raise NotImplementedError(f"{type(self).__name__} adds nothing to the scores")
 
-    def add_to_output(
-        self, weights: Float[Tensor, "batch heads query key"], shape: ScoreShape
-    ) -> Float[Tensor, "batch heads query value_dim"]:
+    def add_to_output(self, weights: Weights, shape: ScoreShape) -> Outputs:
         """Return the term to add to the output, given the attention weights."""
         raise NotImplementedError(f"{type(self).__name__} adds nothing to the output")
 
@@ -52,8 +48,6 @@ class Position(ABC):
 @register("position", "none")
 class NoPosition(Position):
     """No position: attention does not depend on the order of the keys."""
-
-    extrapolates = True
 
 
 @final
@@ -73,7 +67,6 @@ class Rotary(Position):
     base: float = 10000.0
 
     rotates_qk = True
-    extrapolates = True
 
     def __post_init__(self) -> None:
         if self.dim < 2 or self.dim % 2:
@@ -110,7 +103,6 @@ class ALiBi(Position):
     heads: int
 
     adds_bias = True
-    extrapolates = True
 
     def __post_init__(self) -> None:
         if self.heads < 1:
@@ -120,7 +112,7 @@ class ALiBi(Position):
     def from_sizes(cls, sizes: Sizes) -> "ALiBi":
         return cls(sizes.heads)
 
-    def bias(self, query: Float[Tensor, "batch heads query dim"], shape: ScoreShape) -> Bias:
+    def bias(self, query: Queries, shape: ScoreShape) -> Bias:
         if shape.head_subset is None and shape.heads != self.heads:
             raise ShapeError(f"ALiBi expects {self.heads} heads, not {shape.heads}")
         slopes = self.slopes(shape.device, upcast_dtype(query.dtype))

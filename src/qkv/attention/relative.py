@@ -10,11 +10,11 @@ from torch import nn
 from qkv.attention.position import Bias, Position
 from qkv.attention.precision import upcast_dtype
 from qkv.attention.score import Sizes
-from qkv.attention.score_shape import CellIndex, Index, ScoreShape
+from qkv.attention.score_shape import CellIndex, Index, Outputs, Queries, ScoreShape, Weights
 from qkv.config import Size
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
-from qkv.types import Float, Int, Tensor
+from qkv.types import Int, Tensor
 
 Distance = Callable[[Index], Int[Tensor, "..."]]
 
@@ -33,7 +33,6 @@ class RelativeEmbeddings(nn.Module, Position):
 
     adds_bias = True
     gathers_bias = True
-    extrapolates = True
 
     def __init__(self, dim: int, max_distance: int, value_dim: int | None = None, values: bool = True) -> None:
         super().__init__()
@@ -44,7 +43,7 @@ class RelativeEmbeddings(nn.Module, Position):
         self.key = _table(max_distance, dim)  # a^K
         self.value = _table(max_distance, dim if value_dim is None else value_dim) if values else None  # a^V
 
-    def bias_by_distance(self, distance: Distance, query: Float[Tensor, "batch heads query dim"]) -> Bias:
+    def bias_by_distance(self, distance: Distance, query: Queries) -> Bias:
         """Return the bias q . a^K / sqrt(dim) for the distance at each cell."""
         dim = self.key.shape[1]
         if query.shape[-1] != dim:
@@ -52,9 +51,7 @@ class RelativeEmbeddings(nn.Module, Position):
         scores = ((query / math.sqrt(dim)) @ self.key.t()).to(upcast_dtype(query.dtype))  # b h q distance
         return lambda index: index.per_query(scores, self._row(distance(index))).to(query.dtype)
 
-    def output_by_distance(
-        self, distance: Distance, weights: Float[Tensor, "batch heads query key"], shape: ScoreShape
-    ) -> Float[Tensor, "batch heads query value_dim"]:
+    def output_by_distance(self, distance: Distance, weights: Weights, shape: ScoreShape) -> Outputs:
         """Return sum_j weight(i, j) a^V for the distance at each cell."""
         if self.value is None:
             raise InputError(f"this {type(self).__name__} has no value vectors (values=False)")
@@ -78,12 +75,10 @@ class Relative(RelativeEmbeddings):
     def from_sizes(cls, sizes: Sizes, *, max_distance: Size = 16) -> "Relative":  # D; larger distances are clipped
         return cls(sizes.query, max_distance)
 
-    def bias(self, query: Float[Tensor, "batch heads query dim"], shape: ScoreShape) -> Bias:
+    def bias(self, query: Queries, shape: ScoreShape) -> Bias:
         return self.bias_by_distance(_sequence_distance, query)
 
-    def add_to_output(
-        self, weights: Float[Tensor, "batch heads query key"], shape: ScoreShape
-    ) -> Float[Tensor, "batch heads query value_dim"]:
+    def add_to_output(self, weights: Weights, shape: ScoreShape) -> Outputs:
         return self.output_by_distance(_sequence_distance, weights, shape)
 
 
@@ -99,7 +94,7 @@ class TreeRelative(RelativeEmbeddings):
         """Bind this term to the distances of one call."""
         return BoundTreeRelative(self, distances)
 
-    def bias(self, query: Float[Tensor, "batch heads query dim"], shape: ScoreShape) -> Bias:
+    def bias(self, query: Queries, shape: ScoreShape) -> Bias:
         raise InputError("TreeRelative needs tree distances: pass position=term.with_distances(distances)")
 
 
@@ -109,7 +104,6 @@ class BoundTreeRelative(Position):
 
     adds_bias = True
     gathers_bias = True
-    extrapolates = True
 
     def __init__(self, term: TreeRelative, distances: Int[Tensor, "#batch query key"]) -> None:
         if distances.ndim != 3 or distances.is_floating_point():
@@ -121,13 +115,11 @@ class BoundTreeRelative(Position):
         self.adds_to_output = term.adds_to_output
         self.distances = distances.to(term.key.device, torch.long)[:, None]  # b 1 q k
 
-    def bias(self, query: Float[Tensor, "batch heads query dim"], shape: ScoreShape) -> Bias:
+    def bias(self, query: Queries, shape: ScoreShape) -> Bias:
         self._check(shape)
         return self.term.bias_by_distance(self._tree_distance, query)
 
-    def add_to_output(
-        self, weights: Float[Tensor, "batch heads query key"], shape: ScoreShape
-    ) -> Float[Tensor, "batch heads query value_dim"]:
+    def add_to_output(self, weights: Weights, shape: ScoreShape) -> Outputs:
         return self.term.output_by_distance(self._tree_distance, weights, shape)
 
     def _tree_distance(self, index: Index) -> Int[Tensor, "..."]:

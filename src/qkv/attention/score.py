@@ -13,7 +13,7 @@ divide by the square root of 0 and raises a `ShapeError` instead.
 
 import copy
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.precision import at_least_float32
-from qkv.attention.score_shape import select_along
+from qkv.attention.score_shape import Queries, Scores, select_along
 from qkv.config import FiniteFloat, PositiveFloat, Size
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
@@ -52,9 +52,7 @@ class Score(nn.Module, ABC):
     A subclass overrides `forward(query, key)`; or `compare` and the transformations, if keys can be transformed once.
     """
 
-    def transform_query(
-        self, query: Float[Tensor, "batch heads query dim"]
-    ) -> Float[Tensor, "batch heads query features"]:
+    def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query features"]:
         """Transform the queries before the comparison."""
         return query
 
@@ -66,7 +64,7 @@ class Score(nn.Module, ABC):
 
     def compare(
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
-    ) -> Float[Tensor, "batch heads query key"]:
+    ) -> Scores:
         """Score each transformed query against each transformed key.
 
         Returns a new tensor, which masking may modify in place; in float32 if half precision would round or overflow.
@@ -79,9 +77,7 @@ class Score(nn.Module, ABC):
         """Transform the keys of a sequence once for all later queries."""
         return Keys(self.transform_key(key))
 
-    def forward(
-        self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch heads key key_dim"]
-    ) -> Float[Tensor, "batch heads query key"]:
+    def forward(self, query: Queries, key: Float[Tensor, "batch heads key key_dim"]) -> Scores:
         return self.compare(self.transform_query(query), self.transform_key(key))
 
     def select_heads(self, heads: tuple[int, ...]) -> "Score":
@@ -99,17 +95,17 @@ class Score(nn.Module, ABC):
 class DotProduct(Score):
     """A score that is a scaled dot product of transformed queries and keys, which fused kernels support."""
 
-    @abstractmethod
     def scale_for(self, features: int) -> float:
         """Scale of the dot product over `features` features."""
+        return 1.0
 
     def compare(
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
-    ) -> Float[Tensor, "batch heads query key"]:
+    ) -> Scores:
         scale = self.checked_scale(query, key)
-        if (
-            query.is_cuda and query.dtype == key.dtype and _float32_output(query)
-        ):  # same result with half the kernel launches
+        half = query.dtype == key.dtype and query.dtype in (torch.bfloat16, torch.float16)
+        if query.is_cuda and half and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            # A float32 output of half-precision inputs has no gradient; same result with half the kernel launches.
             products = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(-1, -2), out_dtype=torch.float32)
             return products.mul_(scale).unflatten(0, query.shape[:2])
         return (at_least_float32(query) * scale) @ at_least_float32(key).transpose(-1, -2)
@@ -126,19 +122,10 @@ class DotProduct(Score):
         return self.scale_for(query.shape[-1])
 
 
-def _float32_output(x: Float[Tensor, "..."]) -> bool:
-    """Whether bmm can multiply these half-precision inputs into a float32 output, which has no gradient."""
-    half = x.dtype in (torch.bfloat16, torch.float16)
-    return half and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-
-
 @final
 @register("score", "dot")
 class Dot(DotProduct):
     """q . k"""
-
-    def scale_for(self, features: int) -> float:
-        return 1.0
 
 
 @final
@@ -168,15 +155,10 @@ class Bilinear(DotProduct):
 
     def __init__(self, query_dim: int, key_dim: int, heads: int = 1) -> None:
         super().__init__()
-        self.weight = _uniform((heads, query_dim, key_dim), inputs=query_dim)  # W
+        self.weight = uniform_parameter((heads, query_dim, key_dim), inputs=query_dim)  # W
 
-    def transform_query(
-        self, query: Float[Tensor, "batch heads query dim"]
-    ) -> Float[Tensor, "batch heads query key_dim"]:
+    def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query key_dim"]:
         return _project(query, self.weight, "query")
-
-    def scale_for(self, features: int) -> float:
-        return 1.0
 
     @classmethod
     def from_sizes(cls, sizes: Sizes) -> "Bilinear":
@@ -192,17 +174,14 @@ class LowRankBilinear(DotProduct):
         super().__init__()
         if rank < 1:
             raise InputError(f"rank must be at least 1, not {rank}")
-        self.query_weight = _uniform((heads, query_dim, rank), inputs=query_dim)  # U
-        self.key_weight = _uniform((heads, key_dim, rank), inputs=key_dim)  # V
+        self.query_weight = uniform_parameter((heads, query_dim, rank), inputs=query_dim)  # U
+        self.key_weight = uniform_parameter((heads, key_dim, rank), inputs=key_dim)  # V
 
-    def transform_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query rank"]:
+    def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query rank"]:
         return _project(query, self.query_weight, "query")
 
     def transform_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key rank"]:
         return _project(key, self.key_weight, "key")
-
-    def scale_for(self, features: int) -> float:
-        return 1.0
 
     @classmethod
     def from_sizes(cls, sizes: Sizes, *, rank: Size | None = None) -> "LowRankBilinear":  # of U^T V; unset: hidden size
@@ -220,15 +199,12 @@ class Cosine(DotProduct):
             raise InputError(f"sharpness must be positive, not {sharpness}")
         self.log_sharpness = nn.Parameter(torch.full((heads,), math.log(sharpness)))  # log b keeps b positive
 
-    def transform_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query dim"]:
+    def transform_query(self, query: Queries) -> Queries:
         _check_heads(self.log_sharpness.shape[0], query, "query")
         return _normalize(query) * self.log_sharpness.exp()[:, None, None].to(query.dtype)
 
     def transform_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key dim"]:
         return _normalize(key)
-
-    def scale_for(self, features: int) -> float:
-        return 1.0
 
     @classmethod
     def from_sizes(cls, sizes: Sizes, *, sharpness: PositiveFloat = 1.0) -> "Cosine":  # initial factor of the cosine
@@ -242,9 +218,7 @@ class HiddenLayer(Score):
     key_weight: Float[Tensor, "heads key_dim hidden"]  # U
     vector: Float[Tensor, "heads hidden"]  # v
 
-    def transform_query(
-        self, query: Float[Tensor, "batch heads query dim"]
-    ) -> Float[Tensor, "batch heads query hidden"]:
+    def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query hidden"]:
         return _project(query, self.query_weight, "query")
 
     def transform_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key hidden"]:
@@ -252,7 +226,7 @@ class HiddenLayer(Score):
 
     def compare(
         self, query: Float[Tensor, "batch heads query hidden"], key: Float[Tensor, "batch heads key hidden"]
-    ) -> Float[Tensor, "batch heads query key"]:
+    ) -> Scores:
         query, key = query.unsqueeze(-2), key.unsqueeze(-3)
         if query.device.type == "cpu" and query.dtype == torch.float32:
             # tanh x = 2 sigmoid(2 x) - 1, and PyTorch's sigmoid is six times as fast on the CPU
@@ -260,9 +234,7 @@ class HiddenLayer(Score):
             return 2 * self._project_hidden(hidden) - self.vector.sum(dim=-1)[:, None, None]
         return self._project_hidden(torch.tanh(query + key))
 
-    def _project_hidden(
-        self, hidden: Float[Tensor, "batch heads query key hidden"]
-    ) -> Float[Tensor, "batch heads query key"]:
+    def _project_hidden(self, hidden: Float[Tensor, "batch heads query key hidden"]) -> Scores:
         if self.vector.shape[0] == 1:
             return hidden @ self.vector[0]  # a single matrix-vector product
         return (hidden * self.vector[:, None, None]).sum(dim=-1)
@@ -275,9 +247,9 @@ class Additive(HiddenLayer):
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
         super().__init__()
-        self.query_weight = _uniform((heads, query_dim, hidden_dim), inputs=query_dim)
-        self.key_weight = _uniform((heads, key_dim, hidden_dim), inputs=key_dim)
-        self.vector = _uniform((heads, hidden_dim), inputs=hidden_dim)
+        self.query_weight = uniform_parameter((heads, query_dim, hidden_dim), inputs=query_dim)
+        self.key_weight = uniform_parameter((heads, key_dim, hidden_dim), inputs=key_dim)
+        self.vector = uniform_parameter((heads, hidden_dim), inputs=hidden_dim)
 
     @classmethod
     def from_sizes(cls, sizes: Sizes, *, hidden_dim: Size | None = None) -> "Additive":  # size of the tanh layer
@@ -292,8 +264,8 @@ class Concat(HiddenLayer):
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
         super().__init__()
         self.query_dim = query_dim
-        self.weight = _uniform((heads, query_dim + key_dim, hidden_dim), inputs=query_dim + key_dim)
-        self.vector = _uniform((heads, hidden_dim), inputs=hidden_dim)
+        self.weight = uniform_parameter((heads, query_dim + key_dim, hidden_dim), inputs=query_dim + key_dim)
+        self.vector = uniform_parameter((heads, hidden_dim), inputs=hidden_dim)
 
     @property
     def query_weight(self) -> Float[Tensor, "heads query_dim hidden"]:  # type: ignore[override]
@@ -315,16 +287,14 @@ class Location(Score):
 
     def __init__(self, query_dim: int, max_keys: int, heads: int = 1) -> None:
         super().__init__()
-        self.weight = _uniform((heads, query_dim, max_keys), inputs=query_dim)
+        self.weight = uniform_parameter((heads, query_dim, max_keys), inputs=query_dim)
 
-    def transform_query(
-        self, query: Float[Tensor, "batch heads query dim"]
-    ) -> Float[Tensor, "batch heads query max_keys"]:
+    def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query max_keys"]:
         return _project(query, self.weight, "query")
 
     def compare(
         self, query: Float[Tensor, "batch heads query max_keys"], key: Float[Tensor, "batch heads key dim"]
-    ) -> Float[Tensor, "batch heads query key"]:
+    ) -> Scores:
         if key.shape[2] > query.shape[-1]:
             raise ShapeError(f"Location supports at most {query.shape[-1]} keys, not {key.shape[2]}")
         return query[..., : key.shape[2]]
@@ -357,7 +327,7 @@ def _normalize(x: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "bat
     return F.normalize(at_least_float32(x), dim=-1, eps=1e-4).to(x.dtype)
 
 
-def _uniform(shape: tuple[int, ...], *, inputs: int) -> nn.Parameter:
+def uniform_parameter(shape: tuple[int, ...], *, inputs: int) -> nn.Parameter:
     """Parameter initialized uniformly in +-1/sqrt(inputs), like nn.Linear; 0 inputs are allowed."""
     bound = 1.0 / math.sqrt(max(inputs, 1))
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))

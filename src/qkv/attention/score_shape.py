@@ -1,12 +1,17 @@
 """Shape of the scores of one attention call, and the indices of its batch rows, heads, queries and keys."""
 
-from abc import ABC, abstractmethod
 from typing import NamedTuple, final
 
 import torch
 
 from qkv.errors import ShapeError
-from qkv.types import Int, Shaped, Tensor
+from qkv.types import Bool, Float, Int, Shaped, Tensor
+
+Queries = Float[Tensor, "batch heads query dim"]
+Scores = Float[Tensor, "batch heads query key"]
+Weights = Float[Tensor, "batch heads query key"]  # attention weights
+Allowed = Bool[Tensor, "#batch #heads #query #key"]  # a mask, true where attention is allowed
+Outputs = Float[Tensor, "batch heads query value_dim"]
 
 
 class ScoreShape(NamedTuple):
@@ -48,11 +53,11 @@ class ScoreShape(NamedTuple):
         )
 
 
-class Index(ABC):
-    """Indices (batch, head, query, key) of score cells, which broadcast against each other.
+class Index:
+    """Indices (batch, head, query, key) of score cells.
 
-    Masks and biases are functions of an index, so that the same code runs for a single cell inside a kernel and
-    vectorized over all cells.
+    Masks and biases are functions of an index, so that the same code runs for a single cell inside a kernel (this
+    class, without checks) and vectorized over all cells (`CellIndex`).
     """
 
     batch: Int[Tensor, "..."]
@@ -62,34 +67,43 @@ class Index(ABC):
     step: Int[Tensor, "..."]  # index of the query in its sequence: the time step of a decoder
     key: Int[Tensor, "..."]
 
-    @abstractmethod
+    def __init__(self, shape: ScoreShape, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> None:
+        self.batch, self.head, self.query, self.key = batch, head, query, key
+        self.query_position = query + self._per_batch(shape.first_position)
+        self.step = query if shape.start is None else query + self._per_batch(shape.start)
+
     def per_batch(self, values: Shaped[Tensor, "*batch"]) -> Shaped[Tensor, "..."]:
         """Look up one value per batch row (or a single shared value)."""
+        return values if values.ndim == 0 else values[self.batch if values.shape[0] > 1 else self.batch * 0]
 
-    @abstractmethod
     def per_head(self, values: Shaped[Tensor, "heads"]) -> Shaped[Tensor, "..."]:
         """Look up one value per head."""
+        return values[self.head]
 
-    @abstractmethod
     def per_position(
         self, values: Shaped[Tensor, "batch length"], position: Int[Tensor, "..."]
     ) -> Shaped[Tensor, "..."]:
         """Look up one value per batch row and position."""
+        return values[self.batch, position]
 
-    @abstractmethod
     def per_query(
         self, values: Shaped[Tensor, "batch heads query choices"], choice: Int[Tensor, "..."]
     ) -> Shaped[Tensor, "..."]:
         """Look up `values[batch, head, query, choice]`, among the selected heads and queries."""
+        return values[self.batch, self.head, self.query, choice]
 
-    @abstractmethod
     def per_cell(self, values: Shaped[Tensor, "#batch #heads #query #key"]) -> Shaped[Tensor, "..."]:
         """Look up one value per cell of the whole call."""
+        indices = zip((self.batch, self.head, self.query, self.key), values.shape, strict=True)
+        return values[tuple(index if size > 1 else index * 0 for index, size in indices)]
+
+    def _per_batch(self, values: int | Int[Tensor, "*batch"]) -> int | Int[Tensor, "..."]:
+        return values if isinstance(values, int) else self.per_batch(values)
 
 
 @final
 class CellIndex(Index):
-    """Index of all cells of the scores at once."""
+    """Index of all cells of the scores at once: each part has size 1 in the dimensions of the others."""
 
     def __init__(self, shape: ScoreShape) -> None:
         self.shape = shape
@@ -120,19 +134,24 @@ class CellIndex(Index):
         return torch.arange(self.shape.keys, device=self.shape.device).view(1, 1, 1, -1)
 
     def per_batch(self, values: Shaped[Tensor, "*batch"]) -> Shaped[Tensor, "#batch 1 1 1"]:
-        self._check_batch(values)
+        if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != 1 and values.shape[0] != self.shape.batch):
+            raise ShapeError(
+                f"a mask or start has one value per batch row, of shape {list(values.shape)}, "
+                f"which does not broadcast to scores of shape {list(self.shape[:4])} [batch, heads, query, key]"
+            )
         return values.to(self.shape.device).view(-1, 1, 1, 1)
-
-    def per_head(self, values: Shaped[Tensor, "heads"]) -> Shaped[Tensor, "1 selected 1 1"]:
-        return values[self.head]
 
     def per_position(
         self, values: Shaped[Tensor, "batch length"], position: Int[Tensor, "..."]
     ) -> Shaped[Tensor, "..."]:
-        self._check_positions(values)
+        if values.shape != (self.shape.batch, self.shape.keys):
+            raise ShapeError(
+                f"a mask has one value per position, of shape {list(values.shape)}, but there are "
+                f"{[self.shape.batch, self.shape.keys]} keys [batch, key]"
+            )
         if values.shape[1] == 0:  # no keys, so no cells
             return values.new_zeros(torch.broadcast_shapes(self.batch.shape, position.shape), device=self.shape.device)
-        return values.to(self.shape.device)[self.batch, position]
+        return super().per_position(values.to(self.shape.device), position)
 
     def per_query(
         self, values: Shaped[Tensor, "batch heads query choices"], choice: Int[Tensor, "..."]
@@ -144,25 +163,6 @@ class CellIndex(Index):
         for dim, subset in ((1, self.shape.head_subset), (2, self.shape.query_subset)):
             values = values if values.shape[dim] == 1 else select_along(values, dim, subset)
         return values
-
-    def _per_batch(self, values: int | Int[Tensor, "*batch"]) -> int | Int[Tensor, "#batch 1 1 1"]:
-        return values if isinstance(values, int) else self.per_batch(values)
-
-    def _check_batch(self, values: Shaped[Tensor, "*batch"]) -> None:
-        """Raise unless there is a single value or one per batch row."""
-        if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != 1 and values.shape[0] != self.shape.batch):
-            raise ShapeError(
-                f"a mask or start has one value per batch row, of shape {list(values.shape)}, "
-                f"which does not broadcast to scores of shape {list(self.shape[:4])} [batch, heads, query, key]"
-            )
-
-    def _check_positions(self, values: Shaped[Tensor, "batch length"]) -> None:
-        """Raise unless there is one value per key."""
-        if values.shape != (self.shape.batch, self.shape.keys):
-            raise ShapeError(
-                f"a mask has one value per position, of shape {list(values.shape)}, but there are "
-                f"{[self.shape.batch, self.shape.keys]} keys [batch, key]"
-            )
 
 
 def select_along(x: Shaped[Tensor, "..."], dim: int, indices: tuple[int, ...] | None) -> Shaped[Tensor, "..."]:

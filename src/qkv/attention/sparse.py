@@ -18,6 +18,7 @@ from pydantic import Field
 
 from qkv.attention.align import Align, AlignInput
 from qkv.attention.precision import at_least_float32
+from qkv.attention.score_shape import Weights
 from qkv.errors import InputError
 from qkv.registry import register
 from qkv.types import Float, Tensor
@@ -28,7 +29,7 @@ from qkv.types import Float, Tensor
 class Sparsemax(Align):
     """The distribution nearest to the scores, argmin |p - s|^2 (Martins and Astudillo 2016)."""
 
-    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+    def compute_weights(self, inputs: AlignInput) -> Weights:
         return entmax(inputs.scores, 2.0)
 
 
@@ -44,7 +45,7 @@ class Entmax(Align):
             raise InputError(f"alpha must be above 1, not {alpha} (use Softmax for alpha = 1)")
         self.alpha = alpha
 
-    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+    def compute_weights(self, inputs: AlignInput) -> Weights:
         return entmax(inputs.scores, self.alpha)
 
 
@@ -81,37 +82,24 @@ class _Entmax(torch.autograd.Function):
 
 
 def _threshold(z: Tensor, alpha: float) -> Tensor:
-    """tau for scores z = (alpha - 1) s with maximum 0."""
+    """tau for scores z = (alpha - 1) s with maximum 0.
+
+    With the k highest scores as support, sum (z_i - tau)^(1 / (alpha - 1)) = 1 has a closed form for alpha 2 and 1.5:
+
+        tau = (sum z_i - 1) / k,   tau = mean - sqrt((1 - k variance) / k)
+    """
+    if alpha not in (1.5, 2.0):
+        return _threshold_by_bisection(z, alpha)
+    z = z.sort(dim=-1, descending=True).values
+    k = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
     if alpha == 2.0:
-        return _sparsemax_threshold(z)
-    return _entmax15_threshold(z) if alpha == 1.5 else _threshold_by_bisection(z, alpha)
-
-
-def _sparsemax_threshold(z: Tensor) -> Tensor:
-    """With support size k, tau = (sum of the k highest - 1) / k; k is the largest with z_k above tau."""
-    z, ranks = _ranked(z)
-    taus = (z.cumsum(dim=-1) - 1.0) / ranks
-    return _support_tau(taus, z)
-
-
-def _entmax15_threshold(z: Tensor) -> Tensor:
-    """With support size k, sum (z_i - tau)^2 = 1 gives tau = mean - sqrt((1 - k variance) / k)."""
-    z, ranks = _ranked(z)
-    mean = z.cumsum(dim=-1) / ranks
-    scatter = z.square().cumsum(dim=-1) - ranks * mean.square()  # k variance
-    taus = mean - ((1.0 - scatter) / ranks).clamp(min=0.0).sqrt()
-    return _support_tau(taus, z)
-
-
-def _ranked(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores in descending order, and their ranks 1, 2, ..."""
-    return z.sort(dim=-1, descending=True).values, torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
-
-
-def _support_tau(taus: Tensor, ranked: Tensor) -> Tensor:
-    """tau of the largest support whose lowest score is not below it; there always is one of size 1."""
-    support = (taus <= ranked).sum(dim=-1, keepdim=True)
-    return taus.gather(-1, support - 1)
+        tau = (z.cumsum(dim=-1) - 1.0) / k
+    else:
+        mean = z.cumsum(dim=-1) / k
+        scatter = z.square().cumsum(dim=-1) - k * mean.square()  # k variance
+        tau = mean - ((1.0 - scatter) / k).clamp(min=0.0).sqrt()
+    support = (tau <= z).sum(dim=-1, keepdim=True)  # the largest whose lowest score is not below tau, at least 1
+    return tau.gather(-1, support - 1)
 
 
 def _threshold_by_bisection(z: Tensor, alpha: float) -> Tensor:

@@ -2,32 +2,31 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import torch
 
 from qkv.attention.align import Align
-from qkv.attention.mask import Mask, MaterializedMask
+from qkv.attention.mask import Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, Score
-from qkv.attention.score_shape import ScoreShape, select_along
+from qkv.attention.score_shape import Outputs, Queries, ScoreShape, Weights, select_along
 from qkv.errors import InputError, ShapeError
 from qkv.types import Float, Int, Tensor
 
 
 class AttentionOutput(NamedTuple):
-    """Output of attention and, if requested, its weights and log-sum-exp."""
+    """Output of attention and, if requested, its weights before dropout."""
 
-    output: Float[Tensor, "batch heads query value_dim"]
-    weights: Float[Tensor, "batch heads query key"] | None = None
-    lse: Float[Tensor, "batch heads query"] | None = None
+    output: Outputs
+    weights: Weights | None = None
 
 
 @dataclass(slots=True)
 class Request:
     """One call of the operator: its tensors, terms and score shape."""
 
-    query: Float[Tensor, "batch heads query dim"]
+    query: Queries
     key: Float[Tensor, "batch kv_heads key key_dim"] | Keys
     value: Float[Tensor, "batch kv_heads key value_dim"]
     score: Score
@@ -56,7 +55,7 @@ class Request:
         """Return queries and keys transformed by the position and then by the score."""
         return self.score.transform_query(self.rotated_query()), self.transformed_keys().tensor
 
-    def rotated_query(self) -> Float[Tensor, "batch heads query dim"]:
+    def rotated_query(self) -> Queries:
         """Return the queries transformed by the position."""
         if self.position is None or not self.position.rotates_qk:
             return self.query
@@ -66,24 +65,19 @@ class Request:
         """Return the keys transformed by the position and the score."""
         return self.key if isinstance(self.key, Keys) else transform_keys(self.key, self.score, self.position)
 
-    def materialize_mask(self, extra: Mask | None = None) -> MaterializedMask | None:
-        """Return the mask tensor, combined with an extra mask; None if there is neither."""
-        mask = self.mask if extra is None else extra if self.mask is None else self.mask & extra
-        return None if mask is None else mask.materialize(self.shape)
+    def combined_mask(self, extra: Mask | None) -> Mask | None:
+        """Return the mask combined with an extra one; None if there is neither."""
+        return self.mask if extra is None else extra if self.mask is None else self.mask & extra
 
     def subset(self, heads: tuple[int, ...] | None, queries: tuple[int, ...] | None) -> "Request":
         """Restrict the request to a subset of heads and queries."""
         query, key, value, score = self.query, self.key, self.value, self.score
         if heads is not None:
             kv_heads = tuple(head // self.groups for head in heads)
-            key = (
-                Keys(select_along(key.tensor, 1, kv_heads)) if isinstance(key, Keys) else select_along(key, 1, kv_heads)
-            )
-            query, value, score = (
-                select_along(query, 1, heads),
-                select_along(value, 1, kv_heads),
-                score.select_heads(heads),
-            )
+            keys = select_along(key.tensor if isinstance(key, Keys) else key, 1, kv_heads)
+            key = Keys(keys) if isinstance(key, Keys) else keys
+            query, value = select_along(query, 1, heads), select_along(value, 1, kv_heads)
+            score = score.select_heads(heads)
         query = select_along(query, 2, queries)
         shape = self.shape.subset(heads, queries)
         return replace(self, query=query, key=key, value=value, score=score, shape=shape)
@@ -146,6 +140,24 @@ def transform_keys(
         positions = torch.arange(key.shape[2], device=key.device)[None]
         key = position.apply_to_qk(key, positions + (start if isinstance(start, int) else start.view(-1, 1)))
     return score.keys(key)
+
+
+@final
+@dataclass(frozen=True)
+class KeyValue:
+    """Keys and values of a sequence, split into heads."""
+
+    key: Float[Tensor, "batch kv_heads length features"]  # transformed by the position and the score
+    value: Float[Tensor, "batch kv_heads length value_dim"]
+
+    @property
+    def length(self) -> int:
+        """Number of tokens, i.e. the position of the next one."""
+        return self.key.shape[2]
+
+    def append(self, keys: Keys, value: Float[Tensor, "batch kv_heads new value_dim"]) -> "KeyValue":
+        """Return a longer copy, extended by new tokens."""
+        return KeyValue(torch.cat((self.key, keys.tensor), dim=2), torch.cat((self.value, value), dim=2))
 
 
 class Backend(ABC):

@@ -53,24 +53,13 @@ class Trees:
         depth(j), the length of the path through the root, positive if i comes after j and negative if before. 0 for
         padding.
         """
-        return self._signed(self.depth[:, :, None] + self.depth[:, None, :])
-
-    def path(self) -> Int[Tensor, "batch word word"]:
-        """Like `relative`, but with the length of the shortest path from i to j instead of the path through the root.
-
-        With the lowest common ancestor a, this length is depth(i) + depth(j) - 2 depth(a).
-        """
-        ancestors = self.ancestors.float()
-        common = (ancestors @ ancestors.transpose(1, 2)).long()  # number of common ancestors: depth(a) + 1
-        return self._signed(self.depth[:, :, None] + self.depth[:, None, :] - 2 * (common - 1))
-
-    def _signed(self, distance: Int[Tensor, "batch word word"]) -> Int[Tensor, "batch word word"]:
-        word = torch.arange(distance.shape[1], device=distance.device)
+        depth_i, depth_j = self.depth[:, :, None], self.depth[:, None, :]
+        word = torch.arange(self.depth.shape[1], device=self.depth.device)
         order = torch.sign(word[:, None] - word)
         same_branch = self.ancestors | self.ancestors.transpose(1, 2)
-        signed = torch.where(same_branch, self.depth[:, :, None] - self.depth[:, None, :], order * distance)
+        relative = torch.where(same_branch, depth_i - depth_j, order * (depth_i + depth_j))
         valid = self.ancestors.diagonal(dim1=1, dim2=2)
-        return signed * (valid[:, :, None] & valid[:, None, :])
+        return relative * (valid[:, :, None] & valid[:, None, :])
 
 
 @final

@@ -4,16 +4,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.backends.reference import REFERENCE
+from qkv.attention.hard import in_backward
 from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
-from qkv.attention.replay import in_backward
-from qkv.attention.score_shape import select_along
+from qkv.attention.score_shape import Weights, select_along
 from qkv.attention.spec import Request
 from qkv.errors import InputError
 from qkv.types import Float, Tensor
@@ -46,7 +46,8 @@ def watch(
     recording_id = next(_RECORDING_IDS)
     _ACTIVE_RECORDS[recording_id] = tuple(recording.values())
     watchers = [Watcher(record, _handle(recording_id, index)) for index, record in enumerate(recording.values())]
-    hook = model.register_forward_pre_hook(NewForwardHook(_ACTIVE_RECORDS[recording_id], _handle(recording_id)))
+    pass_handle = _handle(recording_id)
+    hook = model.register_forward_pre_hook(lambda model, inputs: begin_pass(pass_handle))
     for attend, watcher in zip(selected.values(), watchers, strict=True):
         attend.watchers = (*attend.watchers, watcher)
     try:
@@ -73,13 +74,13 @@ class LazyWeights(NamedTuple):
     queries: tuple[int, ...] | None
     versions: tuple[int, ...]  # version counters of query and key
 
-    def weights(self) -> Float[Tensor, "batch heads query key"]:
+    def weights(self) -> Weights:
         if self.versions != tensor_versions(self.request):
             raise InputError(
                 "the queries or keys of a watched call were modified in place before its weights were read: "
                 "read the weights first, or pass copies of the tensors (.clone())"
             )
-        return REFERENCE.weights(self.request.subset(self.heads, self.queries))[0]
+        return REFERENCE.weights(self.request.subset(self.heads, self.queries))
 
 
 def tensor_versions(request: Request) -> tuple[int, ...]:
@@ -103,7 +104,7 @@ class ForwardPass:
         self.calls = list(weights)
         return weights
 
-    def stacked(self) -> Float[Tensor, "batch heads query key"]:
+    def stacked(self) -> Weights:
         """Concatenate the rows of all calls; if the number of keys grew, early rows are padded with zeros."""
         calls = self.all_weights()
         if len({call.shape[0] for call in calls}) > 1:
@@ -131,12 +132,12 @@ class AttentionRecord:
         self._passes = [ForwardPass()]
 
     @property
-    def passes(self) -> list[Float[Tensor, "batch heads query key"]]:
+    def passes(self) -> list[Weights]:
         """Weights of each pass, [batch, heads, query, key]."""
         return [self._selected_weights(p) for p in self._passes if p.rows]
 
     @property
-    def weights(self) -> Float[Tensor, "batch heads query key"]:
+    def weights(self) -> Weights:
         """Weights of the only recorded pass."""
         return self._selected_weights(self._only_pass())
 
@@ -172,7 +173,7 @@ class AttentionRecord:
         if self.heads is not None:
             check_heads(self.heads, self.layer, request.shape.heads)
 
-    def add(self, request: Request, weights: Float[Tensor, "batch heads query key"] | None) -> None:
+    def add(self, request: Request, weights: Weights | None) -> None:
         """Record one call of the operator: its weights if given, else those of the selected heads and queries."""
         self.check(request)
         start = request.shape.start
@@ -188,7 +189,7 @@ class AttentionRecord:
                 call = lazy if can_defer(request) else lazy.weights()
         self._append(call, request.shape.queries, request.shape.keys)
 
-    def add_weights(self, weights: Float[Tensor, "batch heads query key"]) -> None:
+    def add_weights(self, weights: Weights) -> None:
         """Record all rows of one call for the watched heads, copying the weights since their memory may be reused."""
         queries = self._selected_rows(weights.shape[2])
         if queries is None:
@@ -219,7 +220,7 @@ class AttentionRecord:
             raise InputError(f"{len(passes)} passes were recorded, not one: use .passes")
         return passes[0]
 
-    def _selected_weights(self, forward_pass: ForwardPass) -> Float[Tensor, "batch heads query key"]:
+    def _selected_weights(self, forward_pass: ForwardPass) -> Weights:
         """Weights of a pass, with the queries in the order in which they were selected."""
         if self.queries is None:
             return forward_pass.stacked()
@@ -310,7 +311,7 @@ class Watcher:
         self.handle = handle
 
     @torch.no_grad()
-    def __call__(self, request: Request, weights: Float[Tensor, "batch heads query key"] | None) -> None:
+    def __call__(self, request: Request, weights: Weights | None) -> None:
         weights = None if weights is None else weights.detach()
         if not torch.compiler.is_compiling():
             if not in_backward():
@@ -318,23 +319,7 @@ class Watcher:
             return
         self.record.check(request)
         if weights is None and not request.score._parameters:
-            weights, _ = REFERENCE.weights(request.subset(self.record.heads, None))
+            weights = REFERENCE.weights(request.subset(self.record.heads, None))
         else:  # the compiler cannot trace Score.select_heads with parameters: compute all heads
-            weights = select_along(REFERENCE.weights(request)[0] if weights is None else weights, 1, self.record.heads)
+            weights = select_along(REFERENCE.weights(request) if weights is None else weights, 1, self.record.heads)
         observe(weights, self.handle)
-
-
-@final
-class NewForwardHook:
-    """Forward pre-hook of a watched model that starts a new pass."""
-
-    def __init__(self, records: tuple[AttentionRecord, ...], handle: Tensor) -> None:
-        self.records = records
-        self.handle = handle
-
-    def __call__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if torch.compiler.is_compiling():
-            begin_pass(self.handle)
-            return
-        for record in self.records:
-            record.begin_pass()

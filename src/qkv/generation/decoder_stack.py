@@ -240,8 +240,6 @@ def _scale(attention: MultiHeadAttention) -> float:
         raise _unsupported(f"the alignment {type(attend.align).__name__}")
     if not isinstance(attend.position, NoPosition | None):
         raise _unsupported(f"the position {type(attend.position).__name__} inside attention")
-    if attention.kv_heads != attention.heads:
-        raise _unsupported("grouped-query attention")
     if attend.backend != "auto":
         raise _unsupported(f"the explicit backend {attend.backend!r}")
     if attend.watchers or attend.ablations:

@@ -15,8 +15,9 @@ with an optional head:
 
 A tagger can also use positions in the dependency trees of its sentences (Wang, Tu, Wang and Shi 2019):
 
-    tree = "depth"       h_0 = LN(E[x_t] + S[segment of t] + P[t] + D[depth(t)])
-    tree = "distance"    score(i, j) += q_i . K[r] / sqrt(d),   output_i += sum_j a_ij V[r],   r = distance(i, j)
+    tree = "depth"       h_0 = LN(E[x_t] + S[segment of t] + P[t] + D[min(depth(t), 32)])
+    tree = "distance"    score(i, j) += q_i . K[r] / sqrt(d),   output_i += sum_j a_ij V[r]
+                         with r = distance(i, j), clipped to [-16, 16]: all larger distances share one K and one V
 
 where depth(t) counts the edges to the root, and distance(i, j) is depth(i) - depth(j) if one word is an ancestor of the
 other, else depth(i) + depth(j), negative if i comes first. The argument `tree` holds depth and distance of all tokens

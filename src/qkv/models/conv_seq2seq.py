@@ -34,7 +34,8 @@ from qkv.nn.conv import (
 from qkv.nn.encoders import EncoderSizes
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import EncoderDecoder, SourceEncoder
-from qkv.nn.source_attention import BackendName, check_attention
+from qkv.nn.multi_head import BackendName, check_terms
+from qkv.nn.pooling import full_lengths
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -64,7 +65,7 @@ class ConvSeq2SeqConfig(Config):
         encoder_dim = self.encoder.options.get("dim") or self.dim
         require(encoder_dim == self.dim, f"encoder.dim {encoder_dim} must equal dim {self.dim}")
         self.encoder.cls.check_options(self.dim, self.encoder.options)
-        check_attention(self.score, self.align, self.attention_sizes)
+        check_terms(self.attention_sizes, over_source=True, align=self.align, score=self.score)
         return self
 
     @property
@@ -122,7 +123,7 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
 
     def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
         """Encode the source (see `EncoderDecoder`)."""
-        lengths = source.new_full(source.shape[:1], source.shape[1]) if source_lengths is None else source_lengths
+        lengths = full_lengths(source) if source_lengths is None else source_lengths
         encoded = self.encoder(source, lengths)
         z = scale_gradient(encoded.values, 1 / len(self.decoder))
         sqrt_n = lengths.to(upcast_dtype(z.dtype)).sqrt()[:, None, None]  # n may not be exact in lower precision

@@ -12,7 +12,8 @@ with an optional head; the last two have their own gamma and w, and optionally w
 
     language_model   O y^L                      the next and the previous word
     tagger           W r_t                      the label of each word; r = [ELMo; v], or the LSTM's output on it
-    classifier       W pool(r_1 .. r_n)         the label of the text
+    classifier       W pool(r_1 .. r_n)         the label of the text; pool: the mean, or sum_t a_t r_t with attention
+                                                a = softmax_t(q . tanh(V r_t + b)) and a learned query q
 
 Both directions share the character encoder, the projection and the output layer O. Every sentence is wrapped in begin
 and end words; the network adds and removes them. The weights have the layout of the released files: the gates are i, g,
@@ -33,7 +34,7 @@ from qkv.errors import InputError, ShapeError
 from qkv.nn.char_cnn import PADDING, CharCNN, HashEmbedding
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import TextEncoder
-from qkv.nn.pooling import POOLINGS, full_lengths
+from qkv.nn.pooling import POOLINGS, full_lengths, valid_positions
 from qkv.nn.rnn import BiRNN, gather_time, reverse_index
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -189,8 +190,7 @@ class Elmo(TextEncoder):
         x, layers, new_state = self._run(characters, lengths, state)
         directions = torch.stack([x.expand(2, -1, -1, -1), *layers], dim=2)[..., 1:-1, :]  # without begin and end
         joined = torch.cat(directions.unbind(0), dim=-1)  # batch layers words features
-        valid = torch.arange(characters.shape[1], device=lengths.device) < lengths[:, None]
-        joined = joined.masked_fill(~valid[:, None, :, None], 0.0)
+        joined = joined.masked_fill(~valid_positions(characters, lengths)[:, None, :, None], 0.0)
         nonempty = (lengths > 0)[:, None, None, None]
         hidden = torch.where(nonempty, new_state.hidden, state.hidden)
         return joined, State(hidden, torch.where(nonempty, new_state.cell, state.cell))

@@ -125,7 +125,8 @@ class GPT2(LanguageModel[State]):
 
         Three kinds of batches: plain; left-padded, with `padding` positions before each row's first token; packed, with
         the document index of each token in `documents`. In a packed batch, tokens attend to their own document only,
-        and positions restart in each document.
+        and positions restart in each document. The attention output of a padding position, which no key is visible to,
+        is zero.
         """
         if documents is None:
             logits, _ = self.forward_from(tokens, self.init_state(tokens.shape[0], padding))

@@ -44,6 +44,7 @@ from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
+from qkv.nn.pooling import valid_positions
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -160,7 +161,7 @@ class Embedding(nn.Module):
         self.positions = build_positional_encoding(
             config.position, config.sizes._replace(max_keys=config.max_length)
         )  # P
-        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E, with scale 1 as in BERT
+        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E, not multiplied by sqrt(dim)
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
 
@@ -205,8 +206,8 @@ class LowRankAttention(MultiHeadAttention):
     ) -> Float[Tensor, "batch length dim"]:
         query, key, value = (self.split_heads(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
         if lengths is not None:
-            padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
-            key, value = (part.masked_fill(padding[:, None, :, None], 0.0) for part in (key, value))
+            padding = ~valid_positions(x, lengths)[:, None, :, None]
+            key, value = (part.masked_fill(padding, 0.0) for part in (key, value))
         # start: position of the first query, which is unrelated to the number of projected keys
         attended = self.attend(query, self.key_projection(key), self.value_projection(value), start=0)
         return self.out_proj(self.merge_heads(attended.output))

@@ -6,12 +6,13 @@ s_t  = softmax(a_t),   [~h_t ; ~c_t] = sum_i s_ti [h_i ; c_i]     attention over
 c_t  = f_t * ~c_t + i_t * ^c_t,   h_t = o_t * tanh(c_t)           an LSTM step from the attended state
 p(x_{t+1}) = softmax(O h_t)
 
+The first token has no past token to attend to: its ~h and ~c are zero.
+
 An LSTM compresses the past into one vector; this model keeps the state of every token (the hidden tape h and the memory
 tape c) and attends to them. With a span of one token it is an LSTM. `qkv.watch` records each token's weights over the
 tokens before it; once a text is longer than the span, over those still on the tape, oldest first.
 """
 
-import math
 from dataclasses import dataclass
 from typing import cast
 
@@ -20,7 +21,7 @@ from pydantic import model_validator
 from torch import nn
 
 from qkv.attention import Attend, Keys, Score, Sizes
-from qkv.attention.score import HiddenLayer
+from qkv.attention.score import HiddenLayer, uniform_parameter
 from qkv.config import AlignTerm, Config, Count, NonNegativeInt, Rate, ScoreTerm, Size, Term
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import LanguageModel
@@ -50,6 +51,7 @@ class LSTMNConfig(Config):
     @property
     def sizes(self) -> Sizes:
         """Sizes of the attention over past tokens."""
+        # An unlimited span gives max_keys = 0. Only score = "location" uses it, and raises then.
         return Sizes(query=self.hidden_dim, key=self.hidden_dim, hidden=self.hidden_dim, max_keys=self.span)
 
 
@@ -182,9 +184,8 @@ class ProjectedAdditive(HiddenLayer):
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(hidden)
-        self.key_weight = nn.Parameter(torch.empty(1, hidden, hidden).uniform_(-bound, bound))  # W_h
-        self.vector = nn.Parameter(torch.empty(1, hidden).uniform_(-bound, bound))  # v
+        self.key_weight = uniform_parameter((1, hidden, hidden), inputs=hidden)  # W_h
+        self.vector = uniform_parameter((1, hidden), inputs=hidden)  # v
 
     def transform_query(
         self, query: Float[Tensor, "batch heads query hidden"]

@@ -7,6 +7,9 @@ state of the decoder, y_{t-1} the embedding of the previous token, o_t the input
 
     s_0 = tanh(B h_final),   p(y_t) = softmax(O o_t)
 
+RNN(x, s) is by default a GRU: (1 - z) n + z s,   r, z = sigmoid(W x + U s),   n = tanh(W x + r * U s), with W and U of
+each gate; `qkv.nn.rnn` has the equations of all cells.
+
 B is the bridge: one matrix from h_final of all encoder layers to the states of all decoder layers, h and also c of an
 LSTM. With bridge = "none", h and c of each decoder layer are h_final of the same encoder layer.
 
@@ -44,8 +47,10 @@ from qkv.nn.embedding import ScaledEmbedding
 from qkv.nn.encoders import EncoderSizes
 from qkv.nn.fast import Dropout, StepLinear
 from qkv.nn.interfaces import EncoderDecoder, SourceEncoder
+from qkv.nn.multi_head import BackendName, check_terms
+from qkv.nn.pooling import full_lengths
 from qkv.nn.rnn import Bridge, Cell, Recurrent
-from qkv.nn.source_attention import BackendName, CoverageAttention, EncodedSource, SourceAttention, check_attention
+from qkv.nn.source_attention import CoverageAttention, EncodedSource, SourceAttention
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -84,7 +89,7 @@ class RNNSeq2SeqConfig(Config):
                 require(is_default, f"{key} does not apply to decoder = 'plain', which has no attention")
         else:
             require(self.context == "initial", "context applies to decoder = 'plain' only")
-            check_attention(self.score, self.align, self.attention_sizes)
+            check_terms(self.attention_sizes, over_source=True, align=self.align, score=self.score)
         if self.decoder != "luong":
             require(self.input_feeding, "input_feeding applies to decoder = 'luong' only")
         if self.coverage:
@@ -163,7 +168,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
 
     def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
         """Encode the source (see `EncoderDecoder`)."""
-        lengths = source.new_full(source.shape[:1], source.shape[1]) if source_lengths is None else source_lengths
+        lengths = full_lengths(source) if source_lengths is None else source_lengths
         encoded = self.encoder(source, lengths)
         return Memory(encoded.final, self.decoder.precompute(self.context_dropout(encoded.values), source_lengths))
 

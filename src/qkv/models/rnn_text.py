@@ -7,8 +7,10 @@ where cell is a tanh RNN, a GRU or an LSTM, or h_t = forward_t with one directio
 the layer below. The heads are:
 
     tagger           W h_t                      the label of each token
-    classifier       W pool(h_1 .. h_n)         the label of the text, with mean, last or attention pooling
-                                                (`qkv.nn.pooling`)
+    classifier       W pool(h_1 .. h_n)         the label of the text
+
+where pool is the mean 1 / n sum_t h_t, the last states [forward_n ; backward_1], or attention with a learned query q,
+sum_t a_t h_t,   a = softmax_t(q . tanh(V h_t + b)) (Yang et al. 2016).
 """
 
 from typing import Literal

@@ -41,8 +41,9 @@ from qkv.config import (
 from qkv.nn.fast import Dropout, StepLinear
 from qkv.nn.image_encoder import ImageEncoder, ImageSizes
 from qkv.nn.interfaces import Decoder
+from qkv.nn.multi_head import BackendName, check_terms
 from qkv.nn.rnn import Bridge, Recurrent
-from qkv.nn.source_attention import BackendName, append_one_hot, check_attention
+from qkv.nn.source_attention import append_one_hot
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -86,7 +87,7 @@ class ShowAttendTellConfig(Config):
         require(self.align.cls is not LocalMonotonic, "align 'local_m' does not apply to images, which have no order")
         self._check_grid()
         if self.decoder == "attend":
-            check_attention(self.score, self.align, self.attention_sizes)
+            check_terms(self.attention_sizes, over_source=True, align=self.align, score=self.score)
         return self
 
     def _check_grid(self) -> None:

@@ -13,8 +13,9 @@ depth(i) the number of edges to the root, and distance(i, j) = depth(i) - depth(
 other, else depth(i) + depth(j), negative if i comes first. The argument `tree` holds depth and distance of all tokens
 (`qkv.nn.tree_positions`).
 
-    tree = "depth"       D[depth(i)] is added to the embedding of token i
-    tree = "distance"    score(i, j) += q_i . K[r] / sqrt(d),   output_i += sum_j a_ij V[r],   r = distance(i, j)
+    tree = "depth"       D[min(depth(i), 32)] is added to the embedding of token i
+    tree = "distance"    score(i, j) += q_i . K[r] / sqrt(d),   output_i += sum_j a_ij V[r]
+                         with r = distance(i, j), clipped to [-16, 16]: all larger distances share one K and one V
 """
 
 from dataclasses import dataclass

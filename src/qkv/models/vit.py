@@ -38,8 +38,7 @@ from qkv.errors import ShapeError
 from qkv.nn.embedding import build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
-from qkv.nn.interfaces import Model
-from qkv.nn.labels import label_names
+from qkv.nn.interfaces import Model, label_names
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
 from qkv.registry import register
 from qkv.types import Float, Tensor

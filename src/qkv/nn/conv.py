@@ -7,7 +7,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention import Learned
-from qkv.errors import InputError, ShapeError
 from qkv.nn.fast import Dropout
 from qkv.types import Bool, Float, Int, Tensor
 
@@ -46,18 +45,12 @@ class GatedConvolution(nn.Module):
 
     def __init__(self, dim: int, kernel: int, dropout: float = 0.0) -> None:
         super().__init__()
-        if kernel < 1:
-            raise InputError(f"kernel must be at least 1, not {kernel}")
         self.kernel = kernel
         self.dropout = Dropout(dropout)
         self.linear = init_variance_preserving(nn.Linear(kernel * dim, 2 * dim), 4 * (1 - dropout))
 
     def forward(self, x: Float[Tensor, "batch inputs dim"]) -> Float[Tensor, "batch outputs dim"]:
         length = x.shape[1] - self.kernel + 1
-        if length < 0:
-            raise ShapeError(
-                f"kernel {self.kernel} needs at least {self.kernel - 1} inputs, not {x.shape[1]}: pad the input"
-            )
         x = self.dropout(x)
         windows = torch.cat([x[:, first : first + length] for first in range(self.kernel)], dim=-1)
         return F.glu(self.linear(windows), dim=-1)  # one matrix product for all windows
@@ -71,15 +64,13 @@ def init_variance_preserving(linear: nn.Linear, gain: float = 1.0) -> nn.Linear:
 
 
 def pad_same(
-    x: Float[Tensor, "batch length dim"], kernel: int, valid: Bool[Tensor, "batch length"] | None
+    x: Float[Tensor, "batch length dim"], kernel: int, valid: Bool[Tensor, "batch length"]
 ) -> Float[Tensor, "batch inputs dim"]:
     """Pad with zeros on both sides so that output t is centred on input t, and zero the inputs where `valid` is False.
 
     Zeroing the padding keeps the outputs of lower layers at padding positions from leaking into the sentence.
     """
-    if valid is not None:
-        x = x.masked_fill(~valid[:, :, None], 0.0)
-    return F.pad(x, (0, 0, (kernel - 1) // 2, kernel // 2))
+    return F.pad(x.masked_fill(~valid[:, :, None], 0.0), (0, 0, (kernel - 1) // 2, kernel // 2))
 
 
 def scale_gradient(x: Float[Tensor, "*shape"], factor: float) -> Float[Tensor, "*shape"]:

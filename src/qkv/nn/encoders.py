@@ -24,9 +24,10 @@ from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import EncodedStates, SourceEncoder
 from qkv.nn.multi_head import MultiHeadAttention
+from qkv.nn.pooling import masked_mean, valid_positions
 from qkv.nn.rnn import BiRNN, Cell, gather_time, reverse_index
 from qkv.registry import register
-from qkv.types import Bool, Float, Int, Tensor
+from qkv.types import Float, Int, Tensor
 
 
 class EncoderSizes(NamedTuple):
@@ -43,6 +44,10 @@ class EncoderSizes(NamedTuple):
     cell: Cell = "gru"  # of recurrent layers
     tied: bool = False  # whether the embedding is tied to an output layer
 
+    def override(self, **options: Any) -> "EncoderSizes":
+        """Return the sizes with those options of an encoder that are set."""
+        return self._replace(**{name: value for name, value in options.items() if value is not None})
+
 
 @register("encoder", "rnn")
 class RNNEncoder(SourceEncoder):
@@ -50,25 +55,14 @@ class RNNEncoder(SourceEncoder):
 
     has_final_states = True
 
-    def __init__(
-        self,
-        vocab_size: int,
-        embedding_dim: int,
-        dim: int,
-        layers: int,
-        cell: Cell,
-        dropout: float,
-        *,
-        bidirectional: bool,
-        reverse: bool,
-        tied: bool,
-    ) -> None:
+    def __init__(self, sizes: EncoderSizes, *, bidirectional: bool, reverse: bool) -> None:
         super().__init__()
-        self.dim, self.final_layers, self.reverse = dim, layers, reverse
-        self.embed = (ScaledEmbedding if tied else nn.Embedding)(vocab_size, embedding_dim)
-        sizes = [embedding_dim] + [dim] * (layers - 1)
-        self.layers = nn.ModuleList(BiRNN(cell, size, dim, 2 if bidirectional else 1) for size in sizes)
-        self.dropout = Dropout(dropout)
+        self.dim, self.final_layers, self.reverse = sizes.dim, sizes.layers, reverse
+        self.embed = (ScaledEmbedding if sizes.tied else nn.Embedding)(sizes.vocab_size, sizes.embedding_dim)
+        inputs = [sizes.embedding_dim] + [sizes.dim] * (sizes.layers - 1)
+        directions = 2 if bidirectional else 1
+        self.layers = nn.ModuleList(BiRNN(sizes.cell, size, sizes.dim, directions) for size in inputs)
+        self.dropout = Dropout(sizes.dropout)
 
     @classmethod
     def from_sizes(
@@ -82,17 +76,8 @@ class RNNEncoder(SourceEncoder):
         reverse: bool = False,  # reverse the source (Sutskever, Vinyals and Le 2014)
         dropout: Rate | None = None,  # dropout of embeddings, and between layers; unset: that of the model
     ) -> "RNNEncoder":
-        return cls(
-            sizes.vocab_size,
-            sizes.embedding_dim,
-            dim or sizes.dim,
-            layers or sizes.layers,
-            cell or sizes.cell,
-            sizes.dropout if dropout is None else dropout,
-            bidirectional=bidirectional,
-            reverse=reverse,
-            tied=sizes.tied,
-        )
+        sizes = sizes.override(dim=dim, layers=layers, cell=cell, dropout=dropout)
+        return cls(sizes, bidirectional=bidirectional, reverse=reverse)
 
     @classmethod
     def check_options(cls, dim: int, options: Mapping[str, Any]) -> None:
@@ -122,23 +107,16 @@ class ConvEncoder(SourceEncoder):
     Padding is zeroed before each convolution.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        embedding_dim: int,
-        hidden_dim: int,
-        dim: int,
-        layers: int,
-        kernel: int,
-        dropout: float,
-        max_length: int,
-    ) -> None:
+    def __init__(self, sizes: EncoderSizes) -> None:
         super().__init__()
-        self.dim, self.kernel = dim, kernel
-        self.embed = PositionalEmbedding(vocab_size, embedding_dim, max_length, dropout)
-        self.up_proj = init_variance_preserving(nn.Linear(embedding_dim, hidden_dim), 1 - dropout)  # U
-        self.convolutions = nn.ModuleList(GatedConvolution(hidden_dim, kernel, dropout) for _ in range(layers))
-        self.down_proj = init_variance_preserving(nn.Linear(hidden_dim, dim))  # V
+        self.dim, self.kernel, dropout = sizes.dim, sizes.kernel, sizes.dropout
+        hidden_dim = sizes.hidden_dim or sizes.dim
+        self.embed = PositionalEmbedding(sizes.vocab_size, sizes.embedding_dim, sizes.max_length, dropout)
+        self.up_proj = init_variance_preserving(nn.Linear(sizes.embedding_dim, hidden_dim), 1 - dropout)  # U
+        self.convolutions = nn.ModuleList(
+            GatedConvolution(hidden_dim, sizes.kernel, dropout) for _ in range(sizes.layers)
+        )
+        self.down_proj = init_variance_preserving(nn.Linear(hidden_dim, sizes.dim))  # V
 
     @classmethod
     def from_sizes(
@@ -151,16 +129,7 @@ class ConvEncoder(SourceEncoder):
         kernel: Count | None = None,  # kernel width
         dropout: Rate | None = None,  # unset: dropout of the model
     ) -> "ConvEncoder":
-        return cls(
-            sizes.vocab_size,
-            sizes.embedding_dim,
-            hidden_dim or sizes.hidden_dim or dim or sizes.dim,
-            dim or sizes.dim,
-            layers or sizes.layers,
-            kernel or sizes.kernel,
-            sizes.dropout if dropout is None else dropout,
-            sizes.max_length,
-        )
+        return cls(sizes.override(dim=dim, hidden_dim=hidden_dim, layers=layers, kernel=kernel, dropout=dropout))
 
     def forward(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, "batch"]) -> EncodedStates:
         embedded, valid = self.embed(source), valid_positions(source, lengths)  # e
@@ -168,7 +137,7 @@ class ConvEncoder(SourceEncoder):
         for convolve in self.convolutions:
             x = scaled_residual(convolve(pad_same(x, self.kernel, valid)), x)
         z = self.down_proj(x)
-        return EncodedStates(z, masked_mean(z, valid), embedded)
+        return EncodedStates(z, masked_mean(z, lengths)[:, None], embedded)
 
 
 @register("encoder", "transformer")
@@ -178,16 +147,16 @@ class TransformerEncoder(SourceEncoder):
     From Vaswani et al. (2017), normalized before each sub-layer (Xiong et al. 2020).
     """
 
-    def __init__(
-        self, vocab_size: int, embedding_dim: int, dim: int, layers: int, heads: int, ffn_dim: int, dropout: float
-    ) -> None:
+    def __init__(self, sizes: EncoderSizes, heads: int, ffn_dim: int) -> None:
         super().__init__()
-        self.dim = dim
-        self.embed = ScaledEmbedding(vocab_size, embedding_dim)
-        self.project = nn.Identity() if embedding_dim == dim else nn.Linear(embedding_dim, dim)
+        self.dim = dim = sizes.dim
+        self.embed = ScaledEmbedding(sizes.vocab_size, sizes.embedding_dim)
+        self.project = nn.Identity() if sizes.embedding_dim == dim else nn.Linear(sizes.embedding_dim, dim)
         self.positions = Sinusoidal(dim)
-        self.dropout = Dropout(dropout)
-        self.blocks = nn.ModuleList(TransformerBlock(dim, heads, ffn_dim, dropout, "relu") for _ in range(layers))
+        self.dropout = Dropout(sizes.dropout)
+        self.blocks = nn.ModuleList(
+            TransformerBlock(dim, heads, ffn_dim, sizes.dropout, "relu") for _ in range(sizes.layers)
+        )
         self.norm = nn.LayerNorm(dim)
 
     @classmethod
@@ -201,11 +170,8 @@ class TransformerEncoder(SourceEncoder):
         ffn_dim: Size | None = None,  # size of the feed-forward networks; unset: 4 dim
         dropout: Rate | None = None,  # unset: dropout of the model
     ) -> "TransformerEncoder":
-        dim = dim or sizes.dim
-        dropout = sizes.dropout if dropout is None else dropout
-        return cls(
-            sizes.vocab_size, sizes.embedding_dim, dim, layers or sizes.layers, heads, ffn_dim or 4 * dim, dropout
-        )
+        sizes = sizes.override(dim=dim, layers=layers, dropout=dropout)
+        return cls(sizes, heads, ffn_dim or 4 * sizes.dim)
 
     @classmethod
     def check_options(cls, dim: int, options: Mapping[str, Any]) -> None:
@@ -217,7 +183,7 @@ class TransformerEncoder(SourceEncoder):
         for block in self.blocks:
             x = block(x, lengths)
         h = self.norm(x)
-        return EncodedStates(h, masked_mean(h, valid_positions(source, lengths)), embedded)
+        return EncodedStates(h, masked_mean(h, lengths)[:, None], embedded)
 
 
 class TransformerBlock(nn.Module):
@@ -238,16 +204,3 @@ class TransformerBlock(nn.Module):
         attended, _ = self.attention(self.attention_norm(x), mask)
         x = x + self.dropout(attended)
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-
-
-def valid_positions(source: Int[Tensor, "batch source"], lengths: Int[Tensor, "batch"]) -> Bool[Tensor, "batch source"]:
-    """Return True for tokens and False for padding."""
-    return torch.arange(source.shape[1], device=source.device) < lengths[:, None]
-
-
-def masked_mean(
-    x: Float[Tensor, "batch length dim"], valid: Bool[Tensor, "batch length"]
-) -> Float[Tensor, "batch 1 dim"]:
-    """Mean over the valid positions of each row, as one layer of final states; zeros if there is none."""
-    total = x.masked_fill(~valid[:, :, None], 0.0).sum(dim=1, keepdim=True)
-    return total / valid.sum(dim=1).clamp(min=1)[:, None, None]

@@ -23,11 +23,6 @@ CHUNK = 2**20  # logits per chunk of the cross-entropy on the CPU, so that inter
 _enabled = os.environ.get("QKV_FAST", "1") != "0"
 
 
-def enabled() -> bool:
-    """Return whether the fast versions are used."""
-    return _enabled
-
-
 @contextmanager
 def disabled() -> Iterator[None]:
     """Use the plain versions inside a `with` block."""

@@ -7,7 +7,8 @@ counts the steps of all rows.
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -16,7 +17,6 @@ from torch import nn
 
 from qkv.attention.layers import attention_layers
 from qkv.errors import ShapeError
-from qkv.nn.labels import label_names
 from qkv.types import Float, Int, Tensor
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ class Decoder(Model, ABC, Generic[Memory, State]):
     ) -> Float[Tensor, "batch target vocabulary"]:
         """`decode` with scheduled sampling: feed the model's own argmax token with some probability.
 
-        From Bengio, Vinyals, Jaitly and Shazeer (2015).
+        From Bengio, Vinyals, Jaitly and Shazeer (2015). What is sampled is whether to feed the model's own token; the
+        token itself is the argmax, which greedy search would feed.
         """
         state = self.init_state(memory)
         steps: list[Tensor] = []
@@ -216,6 +217,16 @@ class TextEncoder(Model, ABC):
         return int(self.config.dim)
 
 
+def label_names(names: Sequence[str], count: int) -> tuple[str, ...]:
+    """Return the names, made unique, or LABEL_0, LABEL_1, ... as in transformers if there are none."""
+    counts: Counter[str] = Counter()
+    unique = []
+    for name in names or [f"LABEL_{number}" for number in range(count)]:
+        counts[name] += 1
+        unique.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return tuple(unique)
+
+
 class SequenceModel(Model, ABC, Generic[State]):
     """Maps a sequence of vectors to a sequence of logits of bits, step by step.
 
@@ -249,38 +260,33 @@ class SequenceModel(Model, ABC, Generic[State]):
 
 
 def select(state: State, rows: Int[Tensor, "rows"], *, shared: Any = ()) -> State:
-    """Return the given rows of a state, in that order; parts that also occur in `shared` are kept as they are.
+    """Return the given rows of a state, in that order; tensors that also occur in `shared` are kept as they are.
 
-    A part that occurs twice is selected once. In beam search, `shared` is the initial state: whatever no step has
+    A tensor that occurs twice is selected once. In beam search, `shared` is the initial state: whatever no step has
     replaced since is the same for all beams of a sentence and need not be copied.
     """
-    return _select(state, rows, {id(part): part for part in _all_parts(shared)})
+    selected = {id(tensor): tensor for tensor in state_tensors(shared).values()}
+
+    def select_rows(path: str, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.ndim == 0:
+            return leaf
+        if id(leaf) not in selected:
+            selected[id(leaf)] = leaf.index_select(0, rows)
+        return selected[id(leaf)]
+
+    return _map_leaves(select_rows, state)
 
 
-def _select(value: Any, rows: Int[Tensor, "rows"], selected: dict[int, Any]) -> Any:
-    """Select rows; `selected` caches the result for each part by id."""
-    if id(value) not in selected:
-        if isinstance(value, Tensor):
-            selected[id(value)] = value.index_select(0, rows) if value.ndim else value
-        else:
-            selected[id(value)] = _rebuild(value, {key: _select(part, rows, selected) for key, part in _parts(value)})
-    return selected[id(value)]
-
-
-def state_tensors(state: Any, name: str = "") -> dict[str, Tensor]:
+def state_tensors(state: Any) -> dict[str, Tensor]:
     """Return every tensor of a state by its path, such as "hidden" or "layers.0.cell"."""
-    if isinstance(state, Tensor):
-        return {name: state}
-    return {
-        path: tensor for key, part in _parts(state) for path, tensor in state_tensors(part, _path(name, key)).items()
-    }
+    leaves: dict[str, Any] = {}
+    _map_leaves(leaves.setdefault, state)
+    return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
 
 
-def replace_tensors(state: State, tensors: Mapping[str, Tensor], name: str = "") -> State:
+def replace_tensors(state: State, tensors: Mapping[str, Tensor]) -> State:
     """Return the state with the tensors at the given paths replaced."""
-    if name in tensors:
-        return tensors[name]  # type: ignore[return-value]
-    return _rebuild(state, {key: replace_tensors(part, tensors, _path(name, key)) for key, part in _parts(state)})
+    return _map_leaves(tensors.get, state)
 
 
 def per_row_counters(state: State, batch: int, device: torch.device) -> State:
@@ -288,38 +294,26 @@ def per_row_counters(state: State, batch: int, device: torch.device) -> State:
 
     So rows at different steps can be in one batch.
     """
-    if isinstance(state, int) or (isinstance(state, Tensor) and state.ndim == 0):
-        return torch.full((batch,), int(state), device=device)  # type: ignore[return-value]
-    return _rebuild(state, {key: per_row_counters(part, batch, device) for key, part in _parts(state)})
+
+    def expand(path: str, leaf: Any) -> Any:
+        is_counter = isinstance(leaf, int) or (isinstance(leaf, Tensor) and leaf.ndim == 0)
+        return torch.full((batch,), int(leaf), device=device) if is_counter else leaf
+
+    return _map_leaves(expand, state)
 
 
 def detach_state(state: State) -> State:
     """Return the state detached from the graph, for truncated back-propagation through time."""
-    return replace_tensors(state, {name: tensor.detach() for name, tensor in state_tensors(state).items()})
+    return _map_leaves(lambda path, leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, state)
 
 
-def _parts(state: Any) -> list[tuple[str, Any]]:
-    """Named parts of a state."""
+def _map_leaves(function: Callable[[str, Any], Any], state: Any, path: str = "") -> Any:
+    """Return the state with each tensor or number replaced by `function(path, leaf)`."""
+    prefix = f"{path}." if path else ""
     if isinstance(state, tuple):
-        return [(str(number), part) for number, part in enumerate(state)]
+        return tuple(_map_leaves(function, part, f"{prefix}{number}") for number, part in enumerate(state))
     if dataclasses.is_dataclass(state):
-        return [(field.name, getattr(state, field.name)) for field in dataclasses.fields(state)]
-    return []
-
-
-def _all_parts(state: Any) -> Iterator[Any]:
-    """Yield a state and all its nested parts."""
-    yield state
-    for _, part in _parts(state):
-        yield from _all_parts(part)
-
-
-def _rebuild(state: State, parts: dict[str, Any]) -> State:
-    """Return a state of the same type with other parts."""
-    if isinstance(state, tuple):
-        return tuple(parts.values())  # type: ignore[return-value]
-    return dataclasses.replace(state, **parts) if parts else state  # type: ignore[type-var]
-
-
-def _path(name: str, key: str) -> str:
-    return f"{name}.{key}" if name else key
+        names = [field.name for field in dataclasses.fields(state)]
+        cls: Any = type(state)
+        return cls(*(_map_leaves(function, getattr(state, name), prefix + name) for name in names))
+    return function(path, state)

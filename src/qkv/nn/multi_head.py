@@ -19,8 +19,7 @@ BackendName = Literal["auto", "reference", "sdpa", "flex", "triton"]
 class MultiHeadAttention(nn.Module):
     """MultiHead(x, y) = Concat(head_1 ... head_h) W_O,   head_i = attend(x W_Qi, y W_Ki, y W_Vi).
 
-    From Vaswani et al. (2017). With fewer `kv_heads` than heads, groups of heads share keys and values (grouped-query
-    attention, Ainslie et al. 2023; multi-query attention with one: Shazeer 2019).
+    From Vaswani et al. (2017).
     """
 
     def __init__(
@@ -29,7 +28,6 @@ class MultiHeadAttention(nn.Module):
         heads: int,
         dropout: float = 0.0,
         *,
-        kv_heads: int | None = None,
         bias: bool = True,
         score: Score | None = None,
         align: Align | None = None,
@@ -37,19 +35,15 @@ class MultiHeadAttention(nn.Module):
         backend: BackendName = "auto",
     ) -> None:
         super().__init__()
-        kv_heads = heads if kv_heads is None else kv_heads
         if heads < 1 or dim % heads:
             raise InputError(f"dim {dim} must be divisible by heads {heads}")
-        if kv_heads < 1 or heads % kv_heads:
-            raise InputError(f"heads {heads} must be divisible by kv_heads {kv_heads}")
+        self.dim = dim
         self.heads = heads
-        self.kv_heads = kv_heads
         self.head_dim = dim // heads
-        self._sizes = (dim, kv_heads * self.head_dim, kv_heads * self.head_dim)  # of queries, keys and values
-        self.qkv_proj = nn.Linear(dim, sum(self._sizes), bias=bias)  # W_Q, W_K and W_V of all heads, stacked
+        self.qkv_proj = nn.Linear(dim, 3 * dim, bias=bias)  # W_Q, W_K and W_V of all heads, stacked
         self.out_proj = nn.Linear(dim, dim)  # W_O
         self.attend = Attend(score, align, position, dropout, backend, heads)
-        for part in self.qkv_proj.weight.split(self._sizes):
+        for part in self.qkv_proj.weight.chunk(3):
             nn.init.xavier_uniform_(part)
         nn.init.xavier_uniform_(self.out_proj.weight)
         for linear in (self.qkv_proj, self.out_proj):
@@ -65,7 +59,7 @@ class MultiHeadAttention(nn.Module):
         position: Position | None = None,
     ) -> tuple[Float[Tensor, "batch query dim"], KeyValue]:
         """Self-attention over `past` and `x`; also returns the key/value cache extended by `x`."""
-        query, key, value = (self.split_heads(part) for part in self.qkv_proj(x).split(self._sizes, dim=-1))
+        query, key, value = (self.split_heads(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
         if past is None:
             present = KeyValue(self.attend.keys(key, position=position).tensor, value)
         else:
@@ -75,7 +69,7 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, memory: Float[Tensor, "batch key dim"], *, position: Position | None = None) -> KeyValue:
         """Precompute the keys and values of a memory for cross-attention."""
-        projected = self._project(memory, slice(self._sizes[0], None))
+        projected = self._project(memory, slice(self.dim, None))
         key, value = (self.split_heads(part) for part in projected.chunk(2, dim=-1))
         return KeyValue(self.attend.keys(key, position=position).tensor, value)
 
@@ -89,7 +83,7 @@ class MultiHeadAttention(nn.Module):
         start: int | Int[Tensor, "*batch"] | None = None,
     ) -> Float[Tensor, "batch query dim"]:
         """Cross-attention over a memory from `keys_values`; `start` is the position of the first query."""
-        query = self.split_heads(self._project(x, slice(self._sizes[0])))
+        query = self.split_heads(self._project(x, slice(self.dim)))
         return self._attend_and_project(query, memory, mask, position, start)
 
     def split_heads(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch heads length head_dim"]:
@@ -125,16 +119,22 @@ def head_sizes(dim: int, heads: int, max_keys: int) -> Sizes:
     return Sizes(query=head_dim, key=head_dim, hidden=head_dim, max_keys=max_keys, heads=heads)
 
 
-def check_terms(sizes: Sizes, **terms: Term) -> None:
-    """Raise ConfigError unless the terms of a config can be built with these sizes; nothing is allocated."""
+def check_terms(sizes: Sizes, *, over_source: bool = False, **terms: Term) -> None:
+    """Raise ConfigError unless the terms of a config can be built with these sizes; nothing is allocated.
+
+    In attention over a source, queries and keys may have different sizes, so the score has to compare them; and there
+    is a reward for each query, which the estimator "reinforce" needs.
+    """
     for key, term in terms.items():
         try:
             with torch.device("meta"), SkipInit():
-                term.build(sizes)
-        except (InputError, ShapeError) as error:
+                module = term.build(sizes)
+                if over_source and isinstance(module, Score):  # not always: on the meta device it imports torch._dynamo
+                    module(torch.empty(1, 1, 1, sizes.query), torch.empty(1, 1, 1, sizes.key))
+        except (InputError, ShapeError, RuntimeError) as error:  # RuntimeError of torch: sizes that do not match
             raise ConfigError(f"{key} {term.name!r}: {error}") from None
         require(
-            term.options.get("estimator") != "reinforce",
-            f"{key} {term.name!r}: the estimator 'reinforce' needs a reward for each query, which multi-head attention "
-            "does not have: choose 'straight-through' or 'gumbel'",
+            over_source or term.options.get("estimator") != "reinforce",
+            f"{key} {term.name!r}: the estimator 'reinforce' needs a reward for each query, which this model does not "
+            "have: choose 'straight-through' or 'gumbel'",
         )

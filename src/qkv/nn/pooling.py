@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from qkv.attention import Attend, Dot, Padding
-from qkv.types import Float, Int, Shaped, Tensor
+from qkv.nn.rnn import last_states
+from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 
 class Pooling(nn.Module):
@@ -17,7 +18,6 @@ class Pooling(nn.Module):
 
     def __init__(self, features: int, directions: int = 2, attend: Attend | None = None) -> None:
         super().__init__()
-        self.features = features
         self.directions = directions
 
 
@@ -27,8 +27,7 @@ class MeanPooling(Pooling):
     def forward(
         self, hidden: Float[Tensor, "batch length features"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch features"]:
-        inside = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
-        return hidden.masked_fill(~inside[..., None], 0.0).sum(dim=1) / lengths.clamp(min=1)[:, None]
+        return masked_mean(hidden, lengths)
 
 
 class LastPooling(Pooling):
@@ -37,10 +36,7 @@ class LastPooling(Pooling):
     def forward(
         self, hidden: Float[Tensor, "batch length features"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch features"]:
-        width = self.features // self.directions
-        end = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, -1, width)
-        forward, backward = hidden[..., :width].gather(1, end)[:, 0], hidden[:, 0, width:]
-        return torch.cat((forward, backward), dim=-1).masked_fill(lengths[:, None] < 1, 0.0)
+        return last_states(hidden, lengths, self.directions)
 
 
 class AttentionPooling(Pooling):
@@ -62,6 +58,19 @@ class AttentionPooling(Pooling):
 
 
 POOLINGS: dict[str, type[Pooling]] = {"mean": MeanPooling, "last": LastPooling, "attention": AttentionPooling}
+
+
+def masked_mean(x: Float[Tensor, "batch length dim"], lengths: Int[Tensor, "batch"]) -> Float[Tensor, "batch dim"]:
+    """Return the mean over the tokens of each row, without padding; zeros if there is none."""
+    valid = valid_positions(x, lengths)
+    return x.masked_fill(~valid[..., None], 0.0).sum(dim=1) / lengths.clamp(min=1)[:, None]
+
+
+def valid_positions(
+    rows: Shaped[Tensor, "batch length *features"], lengths: Int[Tensor, "batch"]
+) -> Bool[Tensor, "batch length"]:
+    """Return True for tokens and False for padding."""
+    return torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]
 
 
 def full_lengths(rows: Shaped[Tensor, "batch length *features"]) -> Int[Tensor, "batch"]:

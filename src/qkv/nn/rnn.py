@@ -10,7 +10,7 @@ known, PyTorch runs the sequence in one call. Where a step's input depends on th
 known part of W x is computed for all steps at once, and each step computes only the rest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -27,28 +27,6 @@ CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {"rnn": nn.RNN, 
 
 LayerState = tuple[Float[Tensor, "batch hidden"], ...]  # state of one layer: (h,), or (h, c) for an LSTM
 Gates = Float[Tensor, "batch gates"]  # W x + b or U h + c of all gates, concatenated
-
-
-def rnn_step(input_gates: Gates, hidden_gates: Gates, state: LayerState) -> LayerState:
-    """h' = tanh(W x + U h)."""
-    return (torch.tanh(input_gates + hidden_gates),)
-
-
-def gru_step(input_gates: Gates, hidden_gates: Gates, state: LayerState) -> LayerState:
-    """h' = (1 - z) n + z h."""
-    return (fast.gru_cell(input_gates, hidden_gates, state[0].to(input_gates.dtype)),)
-
-
-def lstm_step(input_gates: Gates, hidden_gates: Gates, state: LayerState) -> LayerState:
-    """c' = f c + i g,   h' = o tanh(c'). c is a sum over all steps and accumulates at least in float32."""
-    return fast.lstm_cell(input_gates, hidden_gates, state[1].to(upcast_dtype(input_gates.dtype)))
-
-
-CELL_STEPS: dict[str, Callable[[Tensor, Tensor, LayerState], LayerState]] = {
-    "rnn": rnn_step,
-    "gru": gru_step,
-    "lstm": lstm_step,
-}
 
 
 class Recurrent(nn.Module):
@@ -142,13 +120,21 @@ class BiRNN(nn.Module):
     ) -> tuple[Float[Tensor, "batch length features"], Float[Tensor, "batch features"]]:
         """Return h_i of all tokens, and h_final; `reverse` is `reverse_index(lengths, length)` for all layers."""
         outputs, _ = self.forward_rnn(x)
-        last_index = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, -1, outputs.shape[-1])
-        last = outputs.gather(1, last_index)[:, 0]
-        if self.backward_rnn is not None:
-            backward, _ = self.backward_rnn(gather_time(x, reverse))
-            backward = gather_time(backward, reverse)
-            outputs, last = torch.cat((outputs, backward), dim=-1), torch.cat((last, backward[:, 0]), dim=-1)
-        return outputs, last.masked_fill(lengths[:, None] < 1, 0.0)  # zeros for an empty sentence
+        if self.backward_rnn is None:
+            return outputs, last_states(outputs, lengths, 1)
+        backward, _ = self.backward_rnn(gather_time(x, reverse))
+        outputs = torch.cat((outputs, gather_time(backward, reverse)), dim=-1)
+        return outputs, last_states(outputs, lengths, 2)
+
+
+def last_states(
+    h: Float[Tensor, "batch length features"], lengths: Int[Tensor, "batch"], directions: int
+) -> Float[Tensor, "batch features"]:
+    """Return [forward_n ; backward_1], or forward_n with one direction; zeros for an empty sentence."""
+    features = h.shape[-1] // directions
+    last_index = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, -1, features)
+    forward, backward = h[..., :features].gather(1, last_index)[:, 0], h[:, 0, features:]
+    return torch.cat((forward, backward), dim=-1).masked_fill(lengths[:, None] < 1, 0.0)
 
 
 def reverse_index(lengths: Int[Tensor, "batch"], longest: int) -> Int[Tensor, "batch length"]:
@@ -199,7 +185,7 @@ class StepwiseRNN:
     def __init__(
         self, cell: str, layers: Sequence[nn.RNNBase], x: Float[Tensor, "length batch inputs"], dropout: float = 0.0
     ) -> None:
-        self.cell_step = CELL_STEPS[cell]
+        self.cell = cell
         self.dropout = dropout
         self.layers: list[tuple[StepLinear, StepLinear]] = []  # W x and U h
         for layer in layers:
@@ -218,5 +204,14 @@ class StepwiseRNN:
         for (input_linear, hidden_linear), layer in zip(self.layers, state, strict=True):
             if new_state:
                 extra = dropout(new_state[-1][0], self.dropout)
-            new_state.append(self.cell_step(input_linear(extra), hidden_linear(layer[0]), layer))
+            new_state.append(self._cell_step(input_linear(extra), hidden_linear(layer[0]), layer))
         return new_state[-1][0], new_state
+
+    def _cell_step(self, input_gates: Gates, hidden_gates: Gates, state: LayerState) -> LayerState:
+        """Return h', or h' and c', from W x and U h (see the module docstring)."""
+        if self.cell == "rnn":
+            return (torch.tanh(input_gates + hidden_gates),)
+        if self.cell == "gru":
+            return (fast.gru_cell(input_gates, hidden_gates, state[0].to(input_gates.dtype)),)
+        # c is a sum over all steps and accumulates at least in float32
+        return fast.lstm_cell(input_gates, hidden_gates, state[1].to(upcast_dtype(input_gates.dtype)))

@@ -5,12 +5,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from qkv.attention import Align, Attend, Keys, Padding, Score, Sizes
+from qkv.attention import Align, Attend, Keys, Padding, Score
 from qkv.attention.precision import upcast_dtype
-from qkv.config import Term
-from qkv.errors import ConfigError, InputError, ShapeError
-from qkv.nn.initialization import SkipInit
-from qkv.nn.multi_head import BackendName as BackendName
+from qkv.nn.multi_head import BackendName
 from qkv.types import Float, Int, Tensor
 
 
@@ -80,15 +77,3 @@ def append_one_hot(values: Float[Tensor, "batch 1 source features"]) -> Float[Te
     """Append a one-hot vector of its position to each value, so that any kernel also returns the weights."""
     positions = torch.eye(values.shape[2], dtype=values.dtype, device=values.device)
     return torch.cat((values, positions.expand(len(values), 1, -1, -1)), dim=-1)
-
-
-def check_attention(score: Term, align: Term, sizes: Sizes) -> None:
-    """Raise ConfigError unless both terms can be built, and the score compares queries and keys, of these sizes."""
-    for key, term in (("align", align), ("score", score)):
-        try:
-            with torch.device("meta"), SkipInit():
-                module = term.build(sizes)
-                if isinstance(module, Score):
-                    module(torch.empty(1, 1, 1, sizes.query), torch.empty(1, 1, 1, sizes.key))
-        except (InputError, ShapeError, RuntimeError) as error:  # RuntimeError of torch: sizes that do not match
-            raise ConfigError(f"{key} {term.name!r}: {error}") from None

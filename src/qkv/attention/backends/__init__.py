@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from qkv.attention.backends.flex import Flex
-from qkv.attention.backends.measured import crossovers
+from qkv.attention.backends.measured import FLEX_CELLS
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.backends.sdpa import Sdpa
 from qkv.attention.backends.triton import Triton
@@ -51,7 +51,7 @@ def _suits_flex(request: Request) -> bool:
     biased = request.position is not None and request.position.adds_bias
     return (
         (masked or biased or request.align.as_softmax() is None)
-        and batch * heads * queries * keys >= crossovers(request.query.device).flex_cells
+        and batch * heads * queries * keys >= FLEX_CELLS
         and not torch.compiler.is_compiling()  # the block mask is created outside the graph
         and not torch.cuda.is_current_stream_capturing()
     )

@@ -21,8 +21,6 @@ import triton
 from qkv.attention.backends import additive_kernels as kernels
 from qkv.types import Bool, Float, Int, Tensor
 
-__all__ = ["DTYPES", "additive_attention"]
-
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 SCRATCH_SHARE = 0.47  # of the size of inputs and outputs in bytes

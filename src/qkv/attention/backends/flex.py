@@ -15,9 +15,9 @@ from qkv.attention.backends.reasons import is_empty, needs_dropout, needs_weight
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.mask import Mask, Padding
 from qkv.attention.score import DotProduct, Keys
-from qkv.attention.score_shape import Index, ScoreShape
+from qkv.attention.score_shape import Index, Outputs, ScoreShape
 from qkv.attention.spec import AttentionOutput, Backend, Request
-from qkv.types import Float, Int, Shaped, Tensor
+from qkv.types import Float, Tensor
 
 ScoreMod = Callable[[Tensor, Index], Tensor]  # modifies the score of a cell
 LSE = AuxRequest(lse=True)
@@ -55,11 +55,11 @@ class Flex(Backend):
             form = request.align.as_softmax()
             assert form is not None
             output, _ = self._softmax(request, form, None)
-        return AttentionOutput(output, *REFERENCE.weights(request)) if request.need_weights else AttentionOutput(output)
+        return AttentionOutput(output, REFERENCE.weights(request) if request.need_weights else None)
 
     def _softmax(
         self, request: Request, form: SoftmaxForm, score_mod: ScoreMod | None
-    ) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query"]]:
+    ) -> tuple[Outputs, Float[Tensor, "batch heads query"]]:
         """Return softmax attention with modified scores, and its log-sum-exp."""
         query, key = request.features()
         assert isinstance(request.score, DotProduct)
@@ -75,7 +75,7 @@ class Flex(Backend):
         )
         return output[..., : request.value.shape[-1]], lse
 
-    def _local(self, request: Request, align: LocalPredictive) -> Float[Tensor, "batch heads query value_dim"]:
+    def _local(self, request: Request, align: LocalPredictive) -> Outputs:
         """softmax(s) G = softmax(s + log G) exp(lse(s + log G) - lse(s)), with s restricted to the window."""
         lengths: int | Tensor = request.shape.keys
         if isinstance(request.mask, Padding):
@@ -99,39 +99,8 @@ class Flex(Backend):
         return output * factor.unsqueeze(-1).to(output.dtype)
 
 
-@final
-class KernelIndex(Index):
-    """Index of a single cell inside the kernel, without shape checks."""
-
-    def __init__(self, shape: ScoreShape, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> None:
-        self.batch, self.head, self.query, self.key = batch, head, query, key
-        self.query_position = query + self._row_value(shape.first_position)
-        self.step = query if shape.start is None else query + self._row_value(shape.start)
-
-    def per_batch(self, values: Shaped[Tensor, "*batch"]) -> Shaped[Tensor, ""]:
-        return values if values.ndim == 0 else values[self.batch if values.shape[0] > 1 else self.batch * 0]
-
-    def per_head(self, values: Shaped[Tensor, "heads"]) -> Shaped[Tensor, ""]:
-        return values[self.head]
-
-    def per_position(self, values: Shaped[Tensor, "batch length"], position: Int[Tensor, ""]) -> Shaped[Tensor, ""]:
-        return values[self.batch, position]
-
-    def per_query(
-        self, values: Shaped[Tensor, "batch heads query choices"], choice: Int[Tensor, ""]
-    ) -> Shaped[Tensor, ""]:
-        return values[self.batch, self.head, self.query, choice]
-
-    def per_cell(self, values: Shaped[Tensor, "#batch #heads #query #key"]) -> Shaped[Tensor, ""]:
-        indices = zip((self.batch, self.head, self.query, self.key), values.shape, strict=True)
-        return values[tuple(index if size > 1 else index * 0 for index, size in indices)]
-
-    def _row_value(self, values: int | Int[Tensor, "*batch"]) -> int | Int[Tensor, ""]:
-        return values if isinstance(values, int) else self.per_batch(values)
-
-
 def _block_mask(request: Request, extra: Mask | None) -> BlockMask | None:
-    mask = request.mask if extra is None else extra if request.mask is None else request.mask & extra
+    mask = request.combined_mask(extra)
     if mask is None:
         return None
     if extra is not None or isinstance(request.shape.start, Tensor) or torch.compiler.is_compiling():
@@ -144,7 +113,7 @@ def _create_block_mask(mask: Mask, shape: ScoreShape) -> BlockMask:
         mask.to_dense(shape._replace(device=torch.device("meta")))  # check the shapes
     mask = mask.to(shape.device)
     return create_block_mask(
-        lambda batch, head, query, key: mask.allows(KernelIndex(shape, batch, head, query, key)),
+        lambda batch, head, query, key: mask.allows(Index(shape, batch, head, query, key)),
         *shape[:4],
         device=shape.device,
     )
@@ -165,7 +134,7 @@ def _build_score_mod(request: Request, temperature: float, score_mod: ScoreMod |
         score = score if bias is None else score + bias(index) / temperature
         return score if score_mod is None else score_mod(score, index)
 
-    return lambda score, *cell: modified(score, KernelIndex(shape, *cell))
+    return lambda score, *cell: modified(score, Index(shape, *cell))
 
 
 @lru_cache(maxsize=1)
@@ -176,7 +145,7 @@ def _compiled() -> Callable[..., Any]:
 
 def _flex(
     query: Tensor, key: Tensor, value: Tensor, **terms: Any
-) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query"]]:
+) -> tuple[Outputs, Float[Tensor, "batch heads query"]]:
     if torch.compiler.is_compiling():
         output, aux = flex_attention(query, key, value, return_aux=LSE, **terms)
     elif query.device.type == "cuda":

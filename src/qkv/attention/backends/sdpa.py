@@ -5,14 +5,14 @@ from typing import final
 import torch
 from torch.nn import functional as F
 
-from qkv.attention.backends.measured import crossovers
+from qkv.attention.backends.measured import PLAN_OPERATIONS
 from qkv.attention.backends.reasons import needs_weights, not_a_dot_product, not_a_softmax
 from qkv.attention.backends.reference import REFERENCE, repeat_kv
 from qkv.attention.mask import Causal
 from qkv.attention.score import DotProduct
-from qkv.attention.score_shape import CellIndex
+from qkv.attention.score_shape import Allowed, CellIndex, Outputs, Scores
 from qkv.attention.spec import AttentionOutput, Backend, Request
-from qkv.types import Bool, Float, Tensor
+from qkv.types import Float, Tensor
 
 
 @final
@@ -25,10 +25,9 @@ class Sdpa(Backend):
         return not_a_dot_product(request) or not_a_softmax(request) or needs_weights(request)
 
     def run(self, request: Request) -> AttentionOutput:
-        output = self._output(request)
-        return AttentionOutput(output, *REFERENCE.weights(request)) if request.need_weights else AttentionOutput(output)
+        return AttentionOutput(self._output(request), REFERENCE.weights(request) if request.need_weights else None)
 
-    def _output(self, request: Request) -> Float[Tensor, "batch heads query value_dim"]:
+    def _output(self, request: Request) -> Outputs:
         query, key = request.features()
         score, form = request.score, request.align.as_softmax()
         assert isinstance(score, DotProduct)
@@ -48,13 +47,15 @@ class Sdpa(Backend):
                     return _fused(request, query, key, scale)
                 if request.shape.queries == request.shape.keys:
                     return _fused(request, query, key, scale, is_causal=True)
-        mask = request.materialize_mask(form.mask)
+        mask = request.combined_mask(form.mask)
         if mask is None:
             return _fused(request, query, key, scale, bias)
         # All kernels except cuDNN's return zeros for fully masked rows. For cuDNN, unmask these rows and zero the
         # output afterwards, which also zeroes their gradient.
-        fully_masked = mask.fully_masked if query.is_cuda and not _avoids_cudnn(request, query) else None
-        allowed = mask.allowed if fully_masked is None else mask.allowed | fully_masked
+        allowed, fully_masked = mask.to_dense(request.shape), None
+        if query.is_cuda and not _avoids_cudnn(request, query):
+            fully_masked = mask.fully_masked(request.shape, allowed)
+            allowed = allowed if fully_masked is None else allowed | fully_masked
         output = _fused(request, query, key, scale, allowed if bias is None else bias.masked_fill(~allowed, -torch.inf))
         return output if fully_masked is None else output.masked_fill(fully_masked, 0.0)
 
@@ -64,9 +65,9 @@ def _fused(
     query: Float[Tensor, "batch heads query features"],
     key: Float[Tensor, "batch kv_heads key features"],
     scale: float,
-    mask: Float[Tensor, "#batch #heads #query #key"] | Bool[Tensor, "#batch #heads #query #key"] | None = None,
+    mask: Float[Tensor, "#batch #heads #query #key"] | Allowed | None = None,
     is_causal: bool = False,
-) -> Float[Tensor, "batch heads query value_dim"]:
+) -> Outputs:
     value, dropout = request.value, request.dropout
     if query.is_cuda and _avoids_cudnn(request, query):
         if mask is None:
@@ -90,13 +91,11 @@ def _avoids_cudnn(request: Request, query: Float[Tensor, "batch heads query feat
         query.dtype in (torch.bfloat16, torch.float16)
         and features == value_dim <= 256
         and features % 8 == 0
-        and 0 < 4 * batch * heads * queries * keys * features < crossovers(query.device).plan_operations
+        and 0 < 4 * batch * heads * queries * keys * features < PLAN_OPERATIONS
     )
 
 
-def _aligned_bias(
-    mask: Float[Tensor, "#batch #heads #query #key"] | Bool[Tensor, "#batch #heads #query #key"], request: Request
-) -> Float[Tensor, "batch heads query key"]:
+def _aligned_bias(mask: Float[Tensor, "#batch #heads #query #key"] | Allowed, request: Request) -> Scores:
     """Convert a mask to an additive bias whose rows are aligned to 16 bytes, as the kernel requires."""
     rows, keys = mask.shape[:3], request.shape.keys
     bias = torch.zeros((*rows, -(-keys // 8) * 8), dtype=request.query.dtype, device=mask.device)[..., :keys]

@@ -49,9 +49,9 @@ class Triton(Backend):
         lengths = allowed = None
         if isinstance(request.mask, Padding) and form.mask is None:
             lengths = request.mask.lengths.to(query.device)
-        elif (mask := request.materialize_mask(form.mask)) is not None:
-            allowed = mask.allowed
-        output, lse = additive_attention(
+        elif (mask := request.combined_mask(form.mask)) is not None:
+            allowed = mask.to_dense(request.shape)
+        output, _ = additive_attention(
             query.transpose(-1, -2),
             repeat_kv(key, request.groups).transpose(-1, -2),
             score.vector / form.temperature,
@@ -59,7 +59,4 @@ class Triton(Backend):
             lengths,
             allowed,
         )
-        if not request.need_weights:
-            return AttentionOutput(output)
-        weights, _ = REFERENCE.weights(request)
-        return AttentionOutput(output, weights, lse)
+        return AttentionOutput(output, REFERENCE.weights(request) if request.need_weights else None)

@@ -33,9 +33,7 @@ def prepared(longest: int = 64, **train: Any) -> TextClassificationTask:
 
 
 def test_texts_get_special_tokens_and_are_truncated():
-    whole, short = (
-        encode_texts(ExampleEncoder(TOKENIZER), PAIRS[:1], NUMBERS, longest).examples[0] for longest in (64, 6)
-    )
+    whole, short = (encode_texts(ExampleEncoder(TOKENIZER), PAIRS[:1], NUMBERS, longest)[0][0] for longest in (64, 6))
     assert whole.ids == [BEGIN, *TOKENIZER.encode("good film"), END]
     assert short.ids == [BEGIN, *TOKENIZER.encode("good"), END]
     assert whole.targets == short.targets == 1
@@ -80,7 +78,7 @@ def test_an_unknown_label_counts_as_an_error():
     log_p = torch.tensor([[0.9, 0.1], [0.2, 0.8]]).log()
     scores = label_scores(log_p, [Pair("x", "negative"), Pair("y", "neutral")], LABELS)
     assert scores == {"loss": pytest.approx(-torch.tensor(0.9).log().item()), "accuracy": 0.5}
-    assert encode_texts(ExampleEncoder(TOKENIZER), [Pair("x", "neutral")], NUMBERS, 9).examples[0].targets == IGNORE
+    assert encode_texts(ExampleEncoder(TOKENIZER), [Pair("x", "neutral")], NUMBERS, 9)[0][0].targets == IGNORE
 
 
 def test_a_padded_batch_has_one_of_few_shapes_and_the_same_loss():

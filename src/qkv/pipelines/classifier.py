@@ -59,25 +59,17 @@ class Classifier(TextPipeline):
         return self.model.labels
 
 
-@dataclass(frozen=True)
-class EncodedTexts:
-    """Texts encoded for a model."""
-
-    examples: list[Example]
-    too_long: int  # number of truncated texts
-
-
 def encode_texts(
     encoder: AnyExampleEncoder, pairs: Sequence[Pair], labels: Mapping[str, int], max_length: int
-) -> EncodedTexts:
-    """Encode labelled texts, truncated to the model's maximum length; unknown labels are ignored."""
+) -> tuple[list[Example], int]:
+    """Encode labelled texts and count those truncated to the model's maximum length; unknown labels are ignored."""
     max_tokens = encoder.max_tokens(max_length)
     encoded = encoder.encode([pair.source for pair in pairs])
     examples = [
         Example(encoder.add_special_tokens(ids[:max_tokens]), labels.get(pair.target, IGNORE))
         for pair, ids in zip(pairs, encoded, strict=True)
     ]
-    return EncodedTexts(examples, sum(len(ids) > max_tokens for ids in encoded))
+    return examples, sum(len(ids) > max_tokens for ids in encoded)
 
 
 @torch.inference_mode()
@@ -86,9 +78,9 @@ def label_log_probabilities(
 ) -> Float[Tensor, "texts labels"]:
     """Log-probability of each label for each text."""
     encoder = encoder.fresh_copy()
-    texts = encode_texts(encoder, pairs, {}, model.config.max_length)
+    examples, _ = encode_texts(encoder, pairs, {}, model.config.max_length)
     log_p = torch.zeros(len(pairs), model.config.labels)
-    for rows, batch in iter_batches(texts.examples, encoder.max_batch(batch_size), encoder.pad):
+    for rows, batch in iter_batches(examples, encoder.max_batch(batch_size), encoder.pad):
         batch = batch.to(model.device)
         log_p[rows] = model.predict(encoder.lookup(batch.token_ids), batch.lengths).float().log_softmax(dim=-1).cpu()
     return log_p

@@ -23,7 +23,6 @@ from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.registry import register
 from qkv.tasks.image_classification import shift_crop
 from qkv.tasks.task import Evaluation, Pixels, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
 from qkv.types import Float, Int, Shaped, Tensor
 
 EVAL_EPISODES = 1000
@@ -53,7 +52,6 @@ class FewShotConfig(TaskConfig):
 
 
 @register("task", "few_shot")
-@dataclass
 class FewShotTask(Task):
     """Episodes determined by the seed and their number, with randomly shifted pictures.
 
@@ -70,20 +68,9 @@ class FewShotTask(Task):
     model = SNAIL
     datasets = (EpisodeDataset,)
     batch_units = ("examples",)
-    tokenizer = None
     config_class = FewShotConfig
     from_data = ("ways", "shots", "channels", "height", "width")
     capturable = True
-
-    train: FewShotDataset
-    valid: FewShotDataset
-    train_config: TrainConfig
-    options: FewShotConfig
-    seed: int
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self.pixel_cache = PixelCache(self.train)
 
     @classmethod
     def sizes(cls, data: EpisodeDataset, tokenizer: None) -> dict[str, Any]:
@@ -91,11 +78,9 @@ class FewShotTask(Task):
         channels, height, width = train.pixels.shape[2:]
         return {"ways": train.ways, "shots": train.shots, "channels": channels, "height": height, "width": width}
 
-    @classmethod
-    def prepare(
-        cls, data: EpisodeDataset, tokenizer: None, model: Any, options: FewShotConfig, train: TrainConfig, seed: int
-    ) -> "FewShotTask":
-        return cls(data.splits["train"], data.splits["valid"], train, options, seed, data.notes)
+    def setup(self, data: EpisodeDataset) -> None:
+        self.train, self.valid = data.splits["train"], data.splits["valid"]
+        self.pixel_cache = PixelCache(self.train)
 
     def describe(self) -> str:
         return f"{len(self.train):,} classes, {self.train.ways} ways, {self.train.shots} shot(s)"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -27,8 +26,7 @@ from qkv.pipelines.text_inputs import (
 )
 from qkv.pipelines.tree_inputs import reads_trees, require_heads
 from qkv.registry import register
-from qkv.tasks.task import Evaluation, Task, TaskConfig, vocab_sizes
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.task import Task, TaskConfig, vocab_sizes
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
@@ -40,7 +38,6 @@ class TaggingConfig(TaskConfig):
 
 
 @register("task", "tag")
-@dataclass
 class TaggingTask(Task):
     """Cross-entropy of the tags; the first token of a word represents it (Devlin et al. 2019)."""
 
@@ -57,46 +54,29 @@ class TaggingTask(Task):
     config_class = TaggingConfig
     model_options: ClassVar = {"head": "tagger"}
     from_data = ("vocab_size", "labels", "label_names")
+    evaluation_unit = "sentences"
     capturable = True
-
-    encoder: AnyExampleEncoder  # with a table of the training sentences only
-    train: EncodedSentences
-    valid: list[Tagged]
-    labels: tuple[str, ...]
-    train_config: TrainConfig
-    options: TaggingConfig
-    max_length: int
-    seed: int
-    notes: tuple[str, ...]
 
     @classmethod
     def sizes(cls, data: TaggedDataset, tokenizer: Tokenizer | None) -> dict[str, Any]:
         names = tuple(sorted({tag for sentence in data.splits["train"] for tag in sentence.tags}))
         return {**vocab_sizes(tokenizer), "labels": len(names), "label_names": names}
 
-    @classmethod
-    def prepare(
-        cls,
-        data: TaggedDataset,
-        tokenizer: Tokenizer | None,
-        model: Any,
-        options: TaggingConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "TaggingTask":
-        names = tuple(model.label_names)
-        numbers = {name: number for number, name in enumerate(names)}
-        encoder = build_example_encoder(tokenizer, model)
+    def setup(self, data: TaggedDataset) -> None:
+        model = self.model_config
+        self.encoder = build_example_encoder(self.tokenizer, model)  # with a table of the training sentences only
+        self.tokenizer = self.encoder.tokenizer
+        self.valid = data.splits["valid"][: self.train_config.valid_size]
         if reads_trees(model):  # check all splits before training
             for split, sentences in data.splits.items():
                 for number, sentence in enumerate(sentences, start=1):
                     require_heads(sentence, f"{split}: sentence {number}")
-        examples = encode_sentences(encoder, data.splits["train"], numbers, model.max_length, trees=reads_trees(model))
-        valid = data.splits["valid"][: train.valid_size]
-        return cls(encoder, examples, valid, names, train, options, model.max_length, seed, data.notes)
+        self.train = self._encode(self.encoder, data.splits["train"])
 
-    def __post_init__(self) -> None:
-        self.tokenizer = self.encoder.tokenizer
+    def _encode(self, encoder: AnyExampleEncoder, sentences: Sequence[Tagged]) -> EncodedSentences:
+        model = self.model_config
+        numbers = {name: number for number, name in enumerate(model.label_names)}
+        return encode_sentences(encoder, sentences, numbers, model.max_length, trees=reads_trees(model))
 
     def describe(self) -> str:
         return f"{1 + self.train.words[-1][-1].sentence:,} sentences"
@@ -107,30 +87,23 @@ class TaggingTask(Task):
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> TextBatch:
         examples = [self.train.examples[row] for row in rows]
         if padded_to_shape:
-            return collate_padded(examples, self.encoder.pad, self.train_config.batching, self.max_length)
+            return collate_padded(examples, self.encoder.pad, self.train_config.batching, self.model_config.max_length)
         return collate(examples, self.encoder.pad)
 
     def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
         words = (batch.targets != IGNORE).sum().clamp(min=1)  # a tensor, so that CUDA graphs recompute it
         return _loss(model, self.encoder, batch, self.options.label_smoothing) / words
 
-    def validate(self, model: TextEncoder) -> dict[str, float]:
-        return self._scores(model, self.valid)
-
-    def evaluate(self, model: TextEncoder, data: TaggedDataset, split: str) -> Evaluation:
-        return Evaluation(len(data.splits[split]), "sentences", self._scores(model, data.splits[split]))
-
     @torch.inference_mode()
-    def _scores(self, model: TextEncoder, sentences: Sequence[Tagged]) -> dict[str, float]:
-        numbers = {name: number for number, name in enumerate(self.labels)}
+    def score_examples(self, model: TextEncoder, examples: Sequence[Tagged]) -> dict[str, float]:
         encoder = self.encoder.fresh_copy()
-        encoded = encode_sentences(encoder, sentences, numbers, self.max_length, trees=reads_trees(model.config))
+        encoded = self._encode(encoder, examples)
         total, words, batch_size = 0.0, 0, self.train_config.batching
         for _, batch in iter_batches(encoded.examples, batch_size, encoder.pad):
             total += float(_loss(model, encoder, batch.to(model.device)))
             words += batch.tokens
-        predictions = predict_tags(model, encoder, sentences, batch_size)
-        return {"loss": total / words if words else math.nan, **tag_scores(predictions, sentences)}
+        predictions = predict_tags(model, encoder, examples, batch_size)
+        return {"loss": total / words if words else math.nan, **tag_scores(predictions, examples)}
 
 
 def tag_scores(predictions: Sequence[Sequence[str]], sentences: Sequence[Tagged]) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """Text classification task."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -17,8 +16,6 @@ from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.text_inputs import (
     IGNORE,
-    AnyExampleEncoder,
-    Example,
     TextBatch,
     build_example_encoder,
     collate,
@@ -27,8 +24,7 @@ from qkv.pipelines.text_inputs import (
 )
 from qkv.registry import register
 from qkv.runtime.text import printable
-from qkv.tasks.task import Evaluation, Task, TaskConfig, vocab_sizes
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.task import Task, TaskConfig, vocab_sizes
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
@@ -42,7 +38,6 @@ class TextClassificationConfig(TaskConfig):
 
 
 @register("task", "classify")
-@dataclass
 class TextClassificationTask(Task):
     """The loss is the cross-entropy of the labels."""
 
@@ -58,20 +53,8 @@ class TextClassificationTask(Task):
     config_class = TextClassificationConfig
     model_options: ClassVar = {"head": "classifier"}
     from_data = ("vocab_size", "labels", "label_names")
+    evaluation_unit = "texts"
     capturable = True
-
-    encoder: AnyExampleEncoder  # with a table of the training texts only
-    train: list[Example]
-    valid: list[Pair]
-    labels: tuple[str, ...]
-    train_config: TrainConfig
-    options: TextClassificationConfig
-    max_length: int
-    seed: int
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self.tokenizer = self.encoder.tokenizer
 
     @classmethod
     def sizes(cls, data: LabeledTextDataset, tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -81,30 +64,23 @@ class TextClassificationTask(Task):
             raise InputError(f"all training texts have one label, {label}: at least two labels are required")
         return {**vocab_sizes(tokenizer), "labels": len(names), "label_names": names}
 
-    @classmethod
-    def prepare(
-        cls,
-        data: LabeledTextDataset,
-        tokenizer: Tokenizer | None,
-        model: Any,
-        options: TextClassificationConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "TextClassificationTask":
-        names = tuple(model.label_names)
-        numbers = {name: number for number, name in enumerate(names)}
-        encoder = build_example_encoder(tokenizer, model)
-        texts = encode_texts(encoder, data.splits["train"], numbers, model.max_length)
-        notes = data.notes
-        if texts.too_long:
-            notes += (
-                f"{texts.too_long} training text(s) are truncated to model.max_length = {model.max_length} "
-                f"{encoder.unit}",
+    def setup(self, data: LabeledTextDataset) -> None:
+        self.encoder = build_example_encoder(
+            self.tokenizer, self.model_config
+        )  # with a table of the training texts only
+        self.tokenizer = self.encoder.tokenizer
+        self.labels = tuple(self.model_config.label_names)
+        self.max_length = self.model_config.max_length
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        self.train, too_long = encode_texts(self.encoder, data.splits["train"], numbers, self.max_length)
+        self.valid = data.splits["valid"][: self.train_config.valid_size]
+        if too_long:
+            self.notes += (
+                f"{too_long} training text(s) are truncated to model.max_length = {self.max_length} "
+                f"{self.encoder.unit}",
             )
-        valid = data.splits["valid"][: train.valid_size]
         for split in data.splits:
-            notes += _unseen_labels(data, split, names)
-        return cls(encoder, texts.examples, valid, names, train, options, model.max_length, seed, notes)
+            self.notes += self.notes_on(data, split)
 
     def describe(self) -> str:
         return f"{len(self.train):,} texts, {len(self.labels)} labels"
@@ -128,25 +104,15 @@ class TextClassificationTask(Task):
         loss = F.cross_entropy(logits, batch.targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")
         return loss / (batch.targets != IGNORE).sum().clamp(min=1)
 
-    def validate(self, model: TextEncoder) -> dict[str, float]:
-        return self._scores(model, self.valid)
-
-    def evaluate(self, model: TextEncoder, data: LabeledTextDataset, split: str) -> Evaluation:
-        return Evaluation(len(data.splits[split]), "texts", self._scores(model, data.splits[split]))
+    def score_examples(self, model: TextEncoder, examples: Sequence[Pair]) -> dict[str, float]:
+        log_p = label_log_probabilities(model, self.encoder, examples, self.train_config.batching)
+        return label_scores(log_p, examples, self.labels)
 
     def notes_on(self, data: LabeledTextDataset, split: str) -> tuple[str, ...]:
-        return _unseen_labels(data, split, self.labels)
-
-    def _scores(self, model: TextEncoder, pairs: Sequence[Pair]) -> dict[str, float]:
-        log_p = label_log_probabilities(model, self.encoder, pairs, self.train_config.batching)
-        return label_scores(log_p, pairs, self.labels)
-
-
-def _unseen_labels(data: LabeledTextDataset, split: str, labels: Sequence[str]) -> tuple[str, ...]:
-    """Note on labels missing from the training data: ignored in the loss, counted as errors in the accuracy."""
-    unseen = sorted({pair.target for pair in data.splits[split]} - set(labels))
-    labels_shown = ", ".join(printable(label, MAX_LABEL) for label in unseen[:5])
-    return (f"labels in {split} that no training text has: {labels_shown}",) if unseen else ()
+        """Note labels missing from the training data: ignored in the loss, counted as errors in the accuracy."""
+        unseen = sorted({pair.target for pair in data.splits[split]} - set(self.labels))
+        labels_shown = ", ".join(printable(label, MAX_LABEL) for label in unseen[:5])
+        return (f"labels in {split} that no training text has: {labels_shown}",) if unseen else ()
 
 
 def label_scores(

@@ -96,7 +96,6 @@ class TranslationConfig(TaskConfig):
 
 
 @register("task", "translate")
-@dataclass
 class TranslationTask(Task):
     """Cross-entropy of the next target token."""
 
@@ -129,19 +128,6 @@ class TranslationTask(Task):
     from_data = ("source_vocab_size", "target_vocab_size")
     capturable = True
 
-    tokenizer: Tokenizer
-    train: EncodedPairs
-    valid: EncodedPairs
-    train_config: TrainConfig
-    options: TranslationConfig
-    max_length: int  # of a pair in tokens
-    special_tokens: DecoderTokens  # of the targets
-    seed: int
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
-
     @classmethod
     def check_recipe(cls, options: TranslationConfig, data: PairConfig, model: Any) -> None:
         names = {data.tokenizer.name, (data.target_tokenizer or data.tokenizer).name}
@@ -154,32 +140,27 @@ class TranslationTask(Task):
     def sizes(cls, data: PairDataset, tokenizer: Tokenizer) -> dict[str, Any]:
         return {"source_vocab_size": len(tokenizer.source), "target_vocab_size": len(tokenizer.target)}
 
-    @classmethod
-    def prepare(
-        cls,
-        data: PairDataset,
-        tokenizer: Tokenizer,
-        model: Any,
-        options: TranslationConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "TranslationTask":
+    def setup(self, data: PairDataset) -> None:
         """Encode the data, skipping pairs longer than the model allows with a note."""
-        notes, kept, trees = data.notes, {}, reads_trees(model)
-        if trees:  # check all splits before training
+        self.max_length: int = self.model_config.max_length  # of a pair in tokens
+        self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer.target, self.model_config)
+        if reads_trees(self.model_config):  # check all splits before training
             for split, pairs in data.splits.items():
                 for number, pair in enumerate(pairs, start=1):
                     require_heads(pair.source_input, f"{split}: pair {number}")
-        for split, name in (("train", "training"), ("valid", "validation")):
-            pairs = data.splits[split]
-            kept[split] = EncodedPairs.fitting(tokenizer, pairs, model.max_length, trees=trees)
-            if pairs and not kept[split]:
-                raise InputError(f"every {name} pair is longer than model.max_length = {model.max_length} tokens")
-            if skipped := len(pairs) - len(kept[split]):
-                notes += (f"skipped {skipped} {name} pair(s) longer than {model.max_length} tokens",)
-        valid = kept["valid"].first(train.valid_size)
-        special_tokens = DecoderTokens.from_tokenizer(tokenizer.target, model)
-        return cls(tokenizer, kept["train"], valid, train, options, model.max_length, special_tokens, seed, notes)
+        self.train = self._fitting(data.splits["train"], "training")
+        self.valid = self._fitting(data.splits["valid"], "validation").first(self.train_config.valid_size)
+        self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
+
+    def _fitting(self, pairs: list[Pair], name: str) -> EncodedPairs:
+        """Encode the pairs that are not longer than the model allows, and note how many are skipped."""
+        trees = reads_trees(self.model_config)
+        encoded = EncodedPairs.fitting(self.tokenizer, pairs, self.max_length, trees=trees)
+        if pairs and not encoded:
+            raise InputError(f"every {name} pair is longer than model.max_length = {self.max_length} tokens")
+        if skipped := len(pairs) - len(encoded):
+            self.notes += (f"skipped {skipped} {name} pair(s) longer than {self.max_length} tokens",)
+        return encoded
 
     def describe(self) -> str:
         return f"{len(self.train):,} pairs"
@@ -238,9 +219,8 @@ class TranslationTask(Task):
     def for_evaluation(
         cls, data: PairDataset, model: Any, options: TranslationConfig, train: TrainConfig, seed: int
     ) -> "TranslationTask":
-        return cls.prepare(
-            replace(data, splits={"train": [], "valid": []}), model.tokenizer, model.config, options, train, seed
-        )
+        data = replace(data, splits={"train": [], "valid": []})
+        return cls(data, model.tokenizer, model.config, options, train, seed)
 
     def evaluate(
         self,

@@ -135,7 +135,7 @@ def _prepare(recipe: Recipe, run: Run | None, device: str, display: Display, for
         config = pretrained_config(recipe, pretrained, task_class.sizes(data, tokenizer))
     else:
         config = recipe.model.replace(**task_class.sizes(data, tokenizer))
-    task = task_class.prepare(data, tokenizer, config, recipe.task, recipe.train, recipe.seed)
+    task = task_class(data, tokenizer, config, recipe.task, recipe.train, recipe.seed)
     if not force:
         check_memory(recipe, network, config, task, torch_device, display.print)
     if run is not None:

@@ -76,7 +76,7 @@ def test_predictions_do_not_depend_on_the_rest_of_the_batch(budget):
 
 def test_an_unknown_label_counts_as_an_error():
     log_p = torch.tensor([[0.9, 0.1], [0.2, 0.8]]).log()
-    scores = label_scores(log_p, [Pair("x", "negative"), Pair("y", "neutral")], LABELS)
+    scores = label_scores(log_p, [Pair("x", "negative"), Pair("y", "neutral")], NUMBERS)
     assert scores == {"loss": pytest.approx(-torch.tensor(0.9).log().item()), "accuracy": 0.5}
     assert encode_texts(ExampleEncoder(TOKENIZER), [Pair("x", "neutral")], NUMBERS, 9)[0][0].targets == IGNORE
 

@@ -194,17 +194,17 @@ def predict_tags(
     tags = [[""] * len(sentence.words) for sentence in sentences]
     for rows, batch in iter_batches(encoded.examples, batch_size, encoder.pad):
         batch = batch.to(model.device)
-        best = tag_logits(model, encoder, batch).argmax(dim=-1).tolist()
+        best = label_logits(model, encoder, batch).argmax(dim=-1).tolist()
         for row, labels in zip(rows, best, strict=True):
             for word in encoded.words[row]:
                 tags[word.sentence][word.number] = names[labels[word.position]]
     return tags
 
 
-def tag_logits(
+def label_logits(
     model: TextEncoder, encoder: AnyExampleEncoder, batch: TextBatch
-) -> Float[Tensor, "batch length labels"]:
-    """Logits of the tags at every token; only those of the first token of a word are used."""
+) -> Float[Tensor, "batch *length labels"]:
+    """Logits of the labels of texts, or of every token for a tagger."""
     tokens = encoder.lookup(batch.token_ids)
     if batch.tree is None:
         return model.predict(tokens, batch.lengths)

@@ -21,7 +21,7 @@ from qkv.metrics import Metric
 from qkv.models.snail import SNAIL
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.registry import register
-from qkv.tasks.image_classification import shift_crop
+from qkv.tasks.image_classification import PixelCache, shift_crop
 from qkv.tasks.task import Evaluation, Pixels, Task, TaskConfig
 from qkv.types import Float, Int, Shaped, Tensor
 
@@ -80,7 +80,7 @@ class FewShotTask(Task):
 
     def setup(self, data: EpisodeDataset) -> None:
         self.train, self.valid = data.splits["train"], data.splits["valid"]
-        self.pixel_cache = PixelCache(self.train)
+        self.pixel_cache = PixelCache(torch.from_numpy(self.train.pixels).flatten(0, 1))
 
     def describe(self) -> str:
         return f"{len(self.train):,} classes, {self.train.ways} ways, {self.train.shots} shot(s)"
@@ -111,27 +111,13 @@ class FewShotTask(Task):
         return Evaluation(EVAL_EPISODES, "episodes", scores(model, data.splits[split], EVAL_EPISODES))
 
 
-class PixelCache:
-    """The pictures of a split by index, copied once to each device that uses them."""
-
-    def __init__(self, examples: FewShotDataset) -> None:
-        self._pixels = torch.from_numpy(examples.pixels).flatten(0, 1)
-        self._on: dict[torch.device, Tensor] = {}
-
-    def gather(self, indices: Int[Tensor, "batch length"]) -> Shaped[Tensor, "batch length channels height width"]:
-        """Return the pictures with these indices, on the device of `indices`."""
-        if indices.device not in self._on:
-            self._on[indices.device] = self._pixels.to(indices.device)
-        return self._on[indices.device][indices]
-
-
 @torch.inference_mode()
 def scores(model: SNAIL, examples: FewShotDataset, count: int) -> dict[str, float]:
     """Metrics over `count` episodes, with one query per class each.
 
     The margin is 1.96 standard errors of the mean over episodes, whose queries share a support set.
     """
-    pixel_cache, ways = PixelCache(examples), examples.ways
+    pixel_cache, ways = PixelCache(torch.from_numpy(examples.pixels).flatten(0, 1)), examples.ways
     chunk_size = max(1, EVAL_PICTURES // (ways * (examples.shots + 1)))
     losses, right = [], []
     for begin in range(0, count, chunk_size):

@@ -34,6 +34,19 @@ class PictureBatch(TensorBatch):
     tokens: int  # number of pictures
 
 
+class PixelCache:
+    """The pictures of a split by index, copied once to each device that uses them."""
+
+    def __init__(self, pixels: Shaped[Tensor, "pictures channels height width"]) -> None:
+        self._on: dict[torch.device, Tensor] = {torch.device("cpu"): pixels}
+
+    def gather(self, indices: Int[Tensor, "*batch"]) -> Shaped[Tensor, "*batch channels height width"]:
+        """Return the pictures with these indices, on the device of `indices`."""
+        if indices.device not in self._on:
+            self._on[indices.device] = self._on[torch.device("cpu")].to(indices.device)
+        return self._on[indices.device][indices]
+
+
 class ImageClassificationConfig(TaskConfig):
     """Options of the task."""
 
@@ -79,7 +92,7 @@ class ImageClassificationTask(Task):
         if len(self.train) < 1:
             raise InputError("there are no pictures to train on")
         self.number = 0  # of the current epoch
-        self.pixels: dict[torch.device, Tensor] = {}  # of all training pictures
+        self.pixel_cache = PixelCache(torch.from_numpy(self.train.pixels))
 
     def describe(self) -> str:
         return f"{len(self.train):,} pictures"
@@ -109,10 +122,7 @@ class ImageClassificationTask(Task):
 
     def images(self, batch: PictureBatch) -> Float[Tensor, "batch channels height width"]:
         """Augmented pictures of a batch, as numbers from -1 to 1."""
-        device = batch.rows.device
-        if device not in self.pixels:
-            self.pixels[device] = torch.from_numpy(self.train.pixels).to(device)
-        pixels = shift_crop(self.pixels[device][batch.rows], self.options.shift, batch.offsets)
+        pixels = shift_crop(self.pixel_cache.gather(batch.rows), self.options.shift, batch.offsets)
         pixels = torch.where(batch.mirrored[:, None, None, None], pixels.flip(-1), pixels)
         return scale_pixels(cutout(pixels, self.options.cutout, batch.cutouts))
 

@@ -181,11 +181,6 @@ class Task(ABC):
         """Restore what `carried_state` returned when the checkpoint was saved."""
 
 
-def vocab_sizes(tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """The model config key of the vocabulary size; empty for models of characters, which have no tokenizer."""
-    return {} if tokenizer is None else {"vocab_size": len(tokenizer)}
-
-
 def train_tokenizer(data: Dataset[Any], config: DatasetConfig) -> Tokenizer | None:
     """Train the tokenizer on the training texts (one per side with `target_tokenizer`); None for data without text."""
     if not isinstance(config, TextDatasetConfig):

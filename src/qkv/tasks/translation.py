@@ -1,6 +1,6 @@
 """Translation task: sequence-to-sequence learning from pairs of texts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, ClassVar
@@ -10,7 +10,6 @@ import torch
 from qkv.config import Rate, require
 from qkv.datasets.batching import (
     IGNORE,
-    BatchSize,
     EncodedPair,
     PairBatch,
     batch_by_length,
@@ -55,37 +54,9 @@ class EncodedPairs:
 
     pairs: list[Pair]
     tokens: list[EncodedPair]
-    trees: bool = False  # whether the sources have dependency trees
-
-    @classmethod
-    def fitting(
-        cls, tokenizer: Tokenizer, pairs: list[Pair], max_length: int, *, trees: bool = False
-    ) -> "EncodedPairs":
-        """Encode the pairs and keep those of at most `max_length` tokens."""
-        encoded = zip(pairs, encode(tokenizer, pairs, trees=trees), strict=True)
-        kept = [(pair, tokens) for pair, tokens in encoded if tokens.length <= max_length]
-        return cls([pair for pair, _ in kept], [tokens for _, tokens in kept], trees)
 
     def __len__(self) -> int:
         return len(self.pairs)
-
-    def retokenize(
-        self, tokenizer: Tokenizer, dropout: float, seed: tuple[int, ...], max_length: int
-    ) -> list[EncodedPair]:
-        """Retokenize the pairs with BPE dropout; those that become too long keep their plain tokens."""
-        retokenized = encode(tokenizer, self.pairs, dropout=dropout, seed=seed, trees=self.trees)
-        return [
-            pair if pair.length <= max_length else plain for pair, plain in zip(retokenized, self.tokens, strict=True)
-        ]
-
-    def first(self, count: int) -> "EncodedPairs":
-        return EncodedPairs(self.pairs[:count], self.tokens[:count], self.trees)
-
-    def batches(self, batch_size: BatchSize, special_tokens: DecoderTokens) -> Iterator[PairBatch]:
-        """Yield all pairs in batches of similar length."""
-        for rows in batch_by_length([pair.length for pair in self.tokens], batch_size):
-            pairs = [self.tokens[row] for row in rows]
-            yield with_trees(collate(pairs, begin=special_tokens.begin, end=special_tokens.end), pairs)
 
 
 class TranslationConfig(TaskConfig):
@@ -149,18 +120,22 @@ class TranslationTask(Task):
                 for number, pair in enumerate(pairs, start=1):
                     require_heads(pair.source_input, f"{split}: pair {number}")
         self.train = self._fitting(data.splits["train"], "training")
-        self.valid = self._fitting(data.splits["valid"], "validation").first(self.train_config.valid_size)
+        valid, size = self._fitting(data.splits["valid"], "validation"), self.train_config.valid_size
+        self.valid = EncodedPairs(valid.pairs[:size], valid.tokens[:size])
         self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
 
     def _fitting(self, pairs: list[Pair], name: str) -> EncodedPairs:
         """Encode the pairs that are not longer than the model allows, and note how many are skipped."""
-        trees = reads_trees(self.model_config)
-        encoded = EncodedPairs.fitting(self.tokenizer, pairs, self.max_length, trees=trees)
-        if pairs and not encoded:
+        encoded = zip(pairs, self._encode(pairs), strict=True)
+        kept = [(pair, tokens) for pair, tokens in encoded if tokens.length <= self.max_length]
+        if pairs and not kept:
             raise InputError(f"every {name} pair is longer than model.max_length = {self.max_length} tokens")
-        if skipped := len(pairs) - len(encoded):
+        if skipped := len(pairs) - len(kept):
             self.notes += (f"skipped {skipped} {name} pair(s) longer than {self.max_length} tokens",)
-        return encoded
+        return EncodedPairs([pair for pair, _ in kept], [tokens for _, tokens in kept])
+
+    def _encode(self, pairs: list[Pair], dropout: float = 0.0, seed: tuple[int, ...] = ()) -> list[EncodedPair]:
+        return encode(self.tokenizer, pairs, dropout=dropout, seed=seed, trees=reads_trees(self.model_config))
 
     def describe(self) -> str:
         return f"{len(self.train):,} pairs"
@@ -172,13 +147,18 @@ class TranslationTask(Task):
 
     def epoch(self, number: int) -> list[list[int]]:
         if dropout := self.options.bpe_dropout:
-            self.epoch_pairs = self.train.retokenize(self.tokenizer, dropout, (self.seed, number), self.max_length)
+            # Pairs that become too long keep their plain tokens.
+            sampled = zip(self._encode(self.train.pairs, dropout, (self.seed, number)), self.train.tokens, strict=True)
+            self.epoch_pairs = [pair if pair.length <= self.max_length else plain for pair, plain in sampled]
         return shuffled_batches(
             [pair.length for pair in self.epoch_pairs], self.train_config.batching, self.seed, number
         )
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> PairBatch:
-        pairs, begin, end = [self.epoch_pairs[row] for row in rows], self.special_tokens.begin, self.special_tokens.end
+        return self._collate([self.epoch_pairs[row] for row in rows], padded_to_shape=padded_to_shape)
+
+    def _collate(self, pairs: list[EncodedPair], *, padded_to_shape: bool = False) -> PairBatch:
+        begin, end = self.special_tokens.begin, self.special_tokens.end
         if padded_to_shape:
             batch = collate_to_shape(pairs, self.train_config.batching, self.max_length, begin=begin, end=end)
         else:
@@ -196,8 +176,8 @@ class TranslationTask(Task):
     def validate(self, model: EncoderDecoder[Any, Any]) -> dict[str, float]:
         """Loss, exact match, BLEU and chrF of greedy decoding on the validation pairs."""
         total, tokens = 0.0, 0
-        for batch in self.valid.batches(self.train_config.batching, self.special_tokens):
-            batch = batch.to(model.device)
+        for rows in batch_by_length([pair.length for pair in self.valid.tokens], self.train_config.batching):
+            batch = self._collate([self.valid.tokens[row] for row in rows]).to(model.device)
             logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens

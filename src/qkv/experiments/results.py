@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from qkv.runtime import provenance
 from qkv.runtime.files import name_output_errors, open_for_append, open_regular, read_regular
 from qkv.tasks.task import Evaluation
 from qkv.training.run import Run
+from qkv.training.run_manifest import flat
 
 RESULTS = "results.jsonl"
 NOT_RECORDED = ("seed", "data.folder")  # rows have several seeds, and the folder of the data does not matter
@@ -149,21 +150,12 @@ def recorded_changes(overrides: Sequence[str]) -> tuple[str, ...]:
     """
     values: dict[str, str] = {}
     for assignment in overrides:
-        for key, value in _flat(override({}, [assignment])):
+        for key, value in flat(override({}, [assignment])).items():
             values.pop(key, None)
             values[key] = value
     # The name of a term comes before its options, which another name would reset.
     order = sorted(values, key=lambda key: (key.rpartition(".")[0], not key.endswith(".name"), key))
     return tuple(f"{key}={_to_toml(values[key])}" for key in order if key not in NOT_RECORDED)
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value with its dotted key."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _to_toml(value: Any) -> str:

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import UInt8
 
 from qkv.attention import watch
-from qkv.attention.layers import select_layers
 from qkv.datasets.episodes import FewShotDataset
 from qkv.errors import InputError
 from qkv.hub import load_as
@@ -68,8 +67,6 @@ class EpisodeProbe:
     @torch.inference_mode()
     def probe(self, numbers: Sequence[int], layer: str | None = None) -> list[EpisodeAnswer]:
         """Return the attention in each episode, in all layers or in `layer` only."""
-        if layer is not None:
-            select_layers(self.model, layer)
         episodes = self.examples.sample(EVAL_SEED, numbers)
         queries = np.take_along_axis(episodes.queries, episodes.query_label[:, None], axis=1)
         pixels = self.examples.pixels.reshape(-1, *self.examples.pixels.shape[2:])[

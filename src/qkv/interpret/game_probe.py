@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from qkv.attention import watch
-from qkv.attention.layers import select_layers
 from qkv.datasets.corpora.bandits import Bandits
 from qkv.errors import InputError
 from qkv.hub import load_as
@@ -45,22 +44,15 @@ class GameProbe:
     @torch.inference_mode()
     def probe(self, numbers: Sequence[int], layer: str | None = None) -> list[Answer]:
         """Play each game and return its attention, in all layers or in `layer` only."""
-        if layer is not None:
-            select_layers(self.model, layer)
         games = draw_games(self.bandits, TEST_SEED, numbers).to(self.model.device)
         actions, rewards = rollout(self.model, games)
         with watch(self.model, layers=layer) as records:
             self.model(actions[:, :-1], rewards[:, :-1])
-        layer_weights = {
-            name: record.weights.float().cpu().numpy() for name, record in records.items()
-        }  # game 1 pull pull
+        layer_weights = {name: record.weights.float().cpu().numpy() for name, record in records.items()}
         answers = []
         for game, number in enumerate(numbers):
-            arms, paid = (
-                [arm + 1 for arm in actions[game].tolist()],
-                [bool(reward) for reward in rewards[game].tolist()],
-            )
-            rows = tuple(f"arm{arm}" for arm in arms)
+            paid = [bool(reward) for reward in rewards[game].tolist()]
+            rows = tuple(f"arm{arm + 1}" for arm in actions[game].tolist())
             columns = (BEGIN, *(f"{arm}{WIN if won else LOSS}" for arm, won in zip(rows, paid, strict=True)))[:-1]
             maps = tuple(AttentionMap(name, rows, columns, weights[game]) for name, weights in layer_weights.items())
             answers.append(Answer(f"game {number}", f"{sum(paid)} of {len(paid)} pulls paid ({WIN})", math.nan, maps))

@@ -86,10 +86,10 @@ class Manifest:
             return
         table = read_toml(path)
         # A process killed while it recorded a change leaves a copy of the previous version.
-        old, new = (_flat(_without_none(version.recipe.to_dict())) for version in (self.versions * 2)[-2:])
-        if _flat(table) in (old, new):
+        old, new = (flat(_without_none(version.recipe.to_dict())) for version in (self.versions * 2)[-2:])
+        if flat(table) in (old, new):
             return
-        edits = list(differences(new, _flat(table)))
+        edits = list(differences(new, flat(table)))
         more = f" and {len(edits) - 3} more" if len(edits) > 3 else ""
         raise InputError(
             f"{path}: edited since the run was started: {', '.join(edits[:3])}{more}; delete the file to restore it, "
@@ -120,9 +120,9 @@ def _without_none(value: Any) -> Any:
     return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return every value by its dotted key."""
-    flat: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return values

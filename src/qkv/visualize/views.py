@@ -54,6 +54,8 @@ class View:
     inputs: ClassVar[str] = "a text"
     default_inputs: ClassVar[bool] = False  # whether there are examples to show if no inputs are passed
     options: ClassVar[frozenset[str]] = frozenset({"document", "page", "png", "layer", "head"})
+    save_page: ClassVar[Callable[..., Path]] = staticmethod(save_page)  # of all answers
+    save_png: ClassVar[Callable[..., Path]] = staticmethod(save_png)  # of one answer
 
     def __init__(self, run: Path, device: str, load_data: Callable[[], Dataset[Any]]) -> None:
         self.run = run
@@ -87,16 +89,8 @@ class View:
         """Write the page of all answers and the PNG of the first, and return their paths."""
         written = {"page": str(self.save_page(answers, page or self.run / "attention.html"))}
         if png is not None:
-            written["png"] = str(self.save_png(answers[0], png, options))
+            written["png"] = str(self.save_png(answers[0], png, layer=options.layer, head=options.head))
         return written
-
-    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
-        """Write an HTML page of all answers."""
-        return save_page(answers, path)
-
-    def save_png(self, answer: Any, path: Path, options: ViewOptions) -> Path:
-        """Plot one answer."""
-        return save_png(answer, path, layer=options.layer, head=options.head)
 
 
 class TranslationView(View):
@@ -122,14 +116,11 @@ class CaptionView(View):
     model_class = ShowAttendTell
     inputs = "an image path"
     options = View.options - {"document"} | {"num_beams"}
+    save_page = staticmethod(save_captions)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Caption the images."""
         return Captioner(self.run, device=self.device)(map(text_of, sources), num_beams=options.num_beams)
-
-    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
-        """Write the captions over their images."""
-        return save_captions(answers, path)
 
 
 class PictureView(View):
@@ -138,6 +129,7 @@ class PictureView(View):
     model_class = ViT
     inputs = "an image path"
     options = View.options - {"document"}
+    save_png = staticmethod(save_picture_png)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Classify the images."""
@@ -149,16 +141,13 @@ class PictureView(View):
         """Return the attention to the patches as a grid."""
         return heat_map(over_patches(answer, options.layer), head=options.head)
 
-    def save_png(self, answer: Any, path: Path, options: ViewOptions) -> Path:
-        """Plot the attention over the image."""
-        return save_picture_png(answer, path, layer=options.layer, head=options.head)
-
 
 class DocumentView(View):
     """Sentences and words of documents, shaded by the weights of a hierarchical attention network."""
 
     model_class = HAN
     options = frozenset({"document", "page"})
+    save_page = staticmethod(save_document_page)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Classify the documents."""
@@ -172,10 +161,6 @@ class DocumentView(View):
     def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
         """Return the sentences with their weights."""
         return document_lines(answer)
-
-    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
-        """Write the documents."""
-        return save_document_page(answers, path)
 
 
 class NumberedView(View):
@@ -197,6 +182,8 @@ class EpisodeView(NumberedView):
     model_class = SNAIL
     inputs = "numbers of test episodes"
     options = frozenset({"page", "png", "layer", "count"})
+    save_page = staticmethod(save_episode_page)
+    save_png = staticmethod(lambda episode, path, **selection: save_episode_png(episode, path))  # of all its layers
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Classify the queries of the episodes."""
@@ -211,14 +198,6 @@ class EpisodeView(NumberedView):
     def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
         """Return the attention of the query in all layers."""
         return heat_map(answer.by_layer)
-
-    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
-        """Write the images of the episodes."""
-        return save_episode_page(answers, path)
-
-    def save_png(self, answer: Any, path: Path, options: ViewOptions) -> Path:
-        """Plot the images of an episode."""
-        return save_episode_png(answer, path)
 
 
 class GameView(NumberedView):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from qkv.cli.answer import _read_questions
+from qkv.cli.encoders import _read_questions
 from qkv.cli.texts import read_texts
 from qkv.datasets.dataset import (
     CaptionDataset,

@@ -30,10 +30,7 @@ Split = Annotated[
 Limit = Annotated[
     int | None, typer.Option("--limit", min=1, max=options.MAX_COUNT, help="Evaluate only the first N pairs.")
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", callback=options.check_output, metavar="FILE", help="Write the outputs, one per line."),
-]
+Output = Annotated[Path | None, options.output_file("--output", "FILE", "Write the outputs, one per line.")]
 NoRecord = Annotated[bool, typer.Option("--no-record", help="Do not append the result to RUN/results.jsonl.")]
 
 

@@ -101,7 +101,8 @@ def test_models_show_prints_the_keys_of_a_model(qkv: Command) -> None:
 
 
 def test_a_wide_table_is_wrapped_in_a_narrow_terminal() -> None:
-    code = "from qkv.cli.catalog import format_rows; print('\\n'.join(format_rows(['a', 'b'], [['x' * 20, 'word ' * 20]])))"
+    rows = [["x" * 20, "word " * 20]]
+    code = f"from qkv.cli.catalog import format_rows; print(*format_rows(['a', 'b'], {rows}), sep='\\n')"
     terminal, child = pty.openpty()
     environment = {**os.environ, "COLUMNS": "40"}
     done = subprocess.run([sys.executable, "-c", code], stdout=child, env=environment, timeout=60)

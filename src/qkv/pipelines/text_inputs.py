@@ -12,7 +12,7 @@ import torch
 
 from qkv.attention import TreePositions
 from qkv.config import require
-from qkv.datasets.batching import BatchSize, batch_by_length, round_up, shuffled_batches
+from qkv.datasets.batching import BatchSize, batch_by_length, round_up
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.pipelines.tree_inputs import EMPTY_TREE, Tree, tree_positions
@@ -274,11 +274,6 @@ def collate_padded(examples: Sequence[Example], pad: int, batch_size: BatchSize,
     """Collate into the one shape that all batches of this width share, at most `max_length` wide."""
     width = min(round_up(max(len(example.ids) for example in examples)), max_length)
     return collate(examples, pad, batch_size.rows(width), width)
-
-
-def epoch_batches(examples: Sequence[Example], batch_size: BatchSize, seed: int, number: int) -> list[list[int]]:
-    """Shuffled batches of an epoch, as lists of example indices."""
-    return shuffled_batches([len(example.ids) for example in examples], batch_size, seed, number)
 
 
 def iter_batches(examples: Sequence[Example], batch_size: BatchSize, pad: int) -> Iterator[tuple[list[int], TextBatch]]:

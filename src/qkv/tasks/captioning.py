@@ -20,7 +20,7 @@ from qkv.metrics.text_metrics import caption_bleu, exact_captions
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import Captioner
-from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.pipelines.image_preprocessing import as_model_input
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
 from qkv.tasks.task import Pixels, Task, TaskConfig, random_batches
@@ -41,7 +41,7 @@ class CaptionBatch(TensorBatch):
     @property
     def images(self) -> Float[Tensor, "batch channels height width"]:
         """The pictures as model input."""
-        return scale_pixels(self.pictures) if self.pictures.dtype == torch.uint8 else self.pictures
+        return as_model_input(self.pictures)
 
 
 @dataclass(frozen=True)

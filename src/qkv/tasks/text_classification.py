@@ -50,7 +50,8 @@ class TextClassificationTask(TextEncoderTask):
             self.notes += self.notes_on(data, split)
 
     def encode(self, examples: Sequence[Pair]) -> list[Example]:
-        encoded, too_long = encode_texts(self.encoder, examples, self.labels, self.max_length)
+        targets = [self.labels.get(pair.target, IGNORE) for pair in examples]
+        encoded, too_long = encode_texts(self.encoder, [pair.source for pair in examples], self.max_length, targets)
         if too_long:
             unit = self.encoder.unit
             self.notes += (f"{too_long} training text(s) are truncated to model.max_length = {self.max_length} {unit}",)
@@ -60,7 +61,8 @@ class TextClassificationTask(TextEncoderTask):
         return f"{len(self.train):,} texts, {len(self.labels)} labels"
 
     def score_examples(self, model: TextEncoder, examples: Sequence[Pair]) -> dict[str, float]:
-        log_p = label_log_probabilities(model, self.encoder, examples, self.train_config.batching)
+        texts = [pair.source for pair in examples]
+        log_p = label_log_probabilities(model, self.encoder, texts, self.train_config.batching)
         return label_scores(log_p, examples, self.labels)
 
     def notes_on(self, data: LabeledTextDataset, split: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 from torch.nn import functional as F
 
 from qkv.config import Rate
-from qkv.datasets.batching import BatchSize
+from qkv.datasets.batching import BatchSize, shuffled_batches
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.tagger import label_logits
 from qkv.pipelines.text_inputs import (
@@ -18,7 +18,6 @@ from qkv.pipelines.text_inputs import (
     build_example_encoder,
     collate,
     collate_padded,
-    epoch_batches,
 )
 from qkv.tasks.task import Task, TaskConfig
 from qkv.tokenizers import Tokenizer
@@ -70,7 +69,8 @@ class TextEncoderTask(Task):
         return self.encoder.max_batch(self.train_config.batching)
 
     def epoch(self, number: int) -> list[list[int]]:
-        return epoch_batches(self.train, self.batch_size, self.seed, number)
+        lengths = [len(example.ids) for example in self.train]
+        return shuffled_batches(lengths, self.batch_size, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> TextBatch:
         examples = [self.train[row] for row in rows]

@@ -59,7 +59,6 @@ def begin(
     recipe: Recipe,
     folder: Path,
     device: str = "auto",
-    display: Display | None = None,
     *,
     force: bool = False,
     overwrite: bool = False,
@@ -68,25 +67,18 @@ def begin(
 
     `force` skips the memory check; `overwrite` deletes another run in the folder once all other input is valid.
     """
-    return _train(Run.new(folder, recipe, overwrite=overwrite), device, display or Display(), force)
+    return _train(Run.new(folder, recipe, overwrite=overwrite), device, force)
 
 
-def resume(
-    folder: Path,
-    device: str = "auto",
-    display: Display | None = None,
-    assignments: Sequence[str] = (),
-    *,
-    force: bool = False,
-) -> Job:
+def resume(folder: Path, device: str = "auto", assignments: Sequence[str] = (), *, force: bool = False) -> Job:
     """Resume a run from its newest checkpoint; `assignments` override keys of `train` from there on."""
     run = Run.open(folder)
-    return _train(run.with_overrides(assignments) if assignments else run, device, display or Display(), force)
+    return _train(run.with_overrides(assignments) if assignments else run, device, force)
 
 
-def dry_run(recipe: Recipe, device: str = "auto", display: Display | None = None, *, force: bool = False) -> DryRun:
+def dry_run(recipe: Recipe, device: str = "auto", *, force: bool = False) -> DryRun:
     """Load the data, initialize the model and time a few steps; nothing is written."""
-    setup = _prepare(recipe, None, device, display or Display(), force)
+    setup = _prepare(recipe, None, device, Display(), force)
     task, model = setup.task, setup.model
     batches = len(task.epoch(0))
     sizes = {split: setup.data.size(split) for split in setup.data.splits}
@@ -104,7 +96,8 @@ def dry_run(recipe: Recipe, device: str = "auto", display: Display | None = None
     )
 
 
-def _train(run: Run, device: str, display: Display, force: bool) -> Job:
+def _train(run: Run, device: str, force: bool) -> Job:
+    display = Display()
     setup = _prepare(run.recipe, run, device, display, force)
     # All input has been checked: only now is the run's folder created.
     with run.lock(), explain_out_of_memory(run):

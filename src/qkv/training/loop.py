@@ -1,10 +1,12 @@
 """The training loop."""
 
 import math
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +19,8 @@ from qkv.tasks.train_config import TrainConfig
 from qkv.training.display import Display
 from qkv.training.ema import EMA
 from qkv.training.environment import RunEnvironment, current_environment
-from qkv.training.interrupt import Interrupt
 from qkv.training.log import Log
 from qkv.training.run import LOG, Best, Run, TrainState
-from qkv.training.schedule import learning_rate
 from qkv.training.step import CudaGraphTrainStep, TrainStep
 
 LOG_EVERY = 20  # steps
@@ -31,6 +31,29 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
     trainer = Trainer(run, task, model, data, display)
     with Interrupt() as interrupt, Log(run.folder / LOG, trainer.state.step + 1) as log, display:
         return trainer.train(log, interrupt)
+
+
+class Interrupt:
+    """True once SIGINT or SIGTERM was received, to stop after the step; a second signal raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self._requested = False
+
+    def __bool__(self) -> bool:
+        return self._requested
+
+    def __enter__(self) -> "Interrupt":
+        self._previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._requested:
+            raise KeyboardInterrupt
+        self._requested = True
 
 
 class Trainer:
@@ -188,6 +211,24 @@ class Prefetcher:
         if not self._ready:
             raise StopIteration
         return self._ready.pop()
+
+
+def learning_rate(config: TrainConfig, step: int, done: float) -> float:
+    """Return the learning rate at `step` (from 0), when the fraction `done` of the run is over.
+
+    Linear warmup, times the decay of the config.
+    """
+    warmup = min(1.0, (step + 1) / (config.warmup + 1))
+    match config.decay:
+        case "constant":
+            decay = 1.0
+        case "linear":
+            decay = 1.0 - done
+        case "cosine":
+            decay = 0.5 * (1.0 + math.cos(math.pi * done))
+        case "inverse_sqrt":
+            decay = min(1.0, math.sqrt((config.warmup + 1) / (step + 1)))
+    return config.lr * warmup * decay
 
 
 def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:

@@ -58,9 +58,6 @@ class Recipe(Config):
                 table[section] = _parse_section(table, section, kind, where)
         if "train" in table:
             table["train"] = build(TrainConfig, table["train"], where, prefix="train.")
-        for key in table:
-            if key not in cls.model_fields:
-                raise InputError(f"{where}: unknown key {key}{nearest(key, cls.model_fields)}")
         try:
             recipe = cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
             recipe.task_class.check_recipe(recipe.task, recipe.data, recipe.model)

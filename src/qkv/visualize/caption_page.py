@@ -18,10 +18,10 @@ from qkv.visualize.template import write_page
 _SIDE, _TILE = 288, 144  # longer side in pixels of an image and of an attention tile
 
 
-def save_captions(answers: Sequence[Caption], path: str | os.PathLike[str], *, title: str = "Captions") -> Path:
+def save_captions(answers: Sequence[Caption], path: str | os.PathLike[str]) -> Path:
     """Write captions and the attention of each word as one self-contained HTML file without scripts."""
     sections = "".join(map(_section, answers))
-    return write_page(path, "caption_page.html", title, {"captions": sections}, pictures=True)
+    return write_page(path, "caption_page.html", "Captions", {"captions": sections}, pictures=True)
 
 
 def _section(answer: Caption) -> str:

@@ -18,11 +18,10 @@ SHADES = 32  # number of CSS classes from zero to the largest weight
 SPACES = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)  # a token and the white space around it
 
 
-def save_document_page(
-    documents: Sequence[WeightedDocument], path: str | os.PathLike[str], *, title: str = "Sentence and word attention"
-) -> Path:
+def save_document_page(documents: Sequence[WeightedDocument], path: str | os.PathLike[str]) -> Path:
     """Write documents as one self-contained HTML file without scripts."""
     articles = "\n".join(map(_article, documents))
+    title = "Sentence and word attention"
     return write_page(path, "document_page.html", title, {"documents": articles}, style={"shades": _style()})
 
 

@@ -24,13 +24,12 @@ _TEXT = 18
 _RIGHT, _WRONG, _INK = "#1a7f4b", "#b3261e", "#23262f"
 
 
-def save_episode_page(
-    episodes: Sequence[EpisodeAnswer], path: str | os.PathLike[str], *, title: str = "Attention to the support set"
-) -> Path:
+def save_episode_page(episodes: Sequence[EpisodeAnswer], path: str | os.PathLike[str]) -> Path:
     """Write episodes as one self-contained HTML file without scripts."""
     if not episodes:
         raise InputError("no episodes to show")
     articles = "\n".join(map(_article, episodes))
+    title = "Attention to the support set"
     return write_page(path, "episode_page.html", title, {"episodes": articles}, pictures=True)
 
 

@@ -33,19 +33,14 @@ _FALLBACK_FONTS = (
 
 
 def save_png(
-    answer: Answer,
-    path: str | os.PathLike[str],
-    *,
-    layer: str | None = None,
-    head: int | None = None,
-    title: str | None = None,
+    answer: Answer, path: str | os.PathLike[str], *, layer: str | None = None, head: int | None = None
 ) -> Path:
     """Plot the attention of a layer (default: the first, averaged over heads) as a PNG."""
     attention_map = pick_map(answer, layer)
     weights = pick_head(attention_map, head)
     if weights.size == 0:
         raise InputError(f"layer {attention_map.layer!r} has no tokens to draw")
-    figure = _draw(weights, attention_map.rows, attention_map.columns, caption(attention_map, head), title)
+    figure = _draw(weights, attention_map.rows, attention_map.columns, caption(attention_map, head))
     return save_figure(figure, path, dpi=200, pad_inches=0.25)
 
 
@@ -54,7 +49,6 @@ def _draw(
     rows: tuple[str, ...],
     columns: tuple[str, ...],
     caption: str,
-    title: str | None,
 ) -> "Figure":
     cell = min(_CELL, _LONGEST_SIDE / max(weights.shape))
     height, width = (max(_SHORTEST_SIDE, cell * count) for count in weights.shape)
@@ -76,8 +70,6 @@ def _draw(
     bar.spines[:].set_visible(False)
     note = axes.annotate(caption, (0, 0), (0, -8), "axes fraction", "offset points", va="top")
     note.set(fontsize=7, color=QUIET, parse_math=False)
-    if title is not None:
-        axes.set_title(title, loc="left", pad=12, fontsize=11, color=TEXT, fontfamily=_fonts(), parse_math=False)
     return figure
 
 

@@ -68,7 +68,7 @@ class View:
         """Return the answers of the model with their attention."""
         self.reader = AttentionProbe(self.run, device=self.device)
         self.layers = len(self.reader.layers)
-        return self.reader.probe(sources, options.layer)
+        return self.reader(sources, options.layer)
 
     def heading(self, answer: Any) -> str:
         """Return a line that describes an answer."""
@@ -135,7 +135,7 @@ class PictureView(View):
         """Classify the images."""
         probe = PictureProbe(self.run, device=self.device)
         self.layers = len(probe.layers)
-        return probe.probe([text_of(source) for source in sources], options.layer)
+        return probe([text_of(source) for source in sources], options.layer)
 
     def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
         """Return the attention to the patches as a grid."""
@@ -188,7 +188,7 @@ class EpisodeView(NumberedView):
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Classify the queries of the episodes."""
         numbers = self.numbers(sources, options)
-        return EpisodeProbe(self.run, self.load_data().splits["test"], self.device).probe(numbers, options.layer)
+        return EpisodeProbe(self.run, self.load_data().splits["test"], self.device)(numbers, options.layer)
 
     def heading(self, answer: Any) -> str:
         """Return the predicted label."""
@@ -210,7 +210,7 @@ class GameView(NumberedView):
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Play the games."""
         numbers = self.numbers(sources, options)
-        return GameProbe(self.run, self.load_data().splits["test"], self.device).probe(numbers, options.layer)
+        return GameProbe(self.run, self.load_data().splits["test"], self.device)(numbers, options.layer)
 
 
 class MemoryView(View):

@@ -15,7 +15,7 @@ from qkv.tasks.translation import TranslationTask
 from qkv.training import job, loop
 from qkv.training.recipe import read_recipe
 from qkv.training.run import Run
-from qkv.training.run_manifest import Manifest
+from qkv.training.run_manifest import Manifest, Version
 
 from .stopping import assert_bit_equal, stop_after, tensors
 
@@ -192,7 +192,7 @@ def test_the_seed_determines_the_weights(whole, tiny, tmp_path):
 
 def test_resuming_on_other_data_is_rejected(stopped):
     run = Run.open(stopped)
-    Manifest.of(run.recipe.replace(data=run.recipe.data.replace(size=119))).write(stopped)
+    Manifest((Version(run.recipe.replace(data=run.recipe.data.replace(size=119))),)).write(stopped)
     with pytest.raises(InputError, match="the data have changed"):
         job.resume(stopped, "cpu")
 

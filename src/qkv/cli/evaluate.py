@@ -54,6 +54,7 @@ def evaluate(
     """
     from qkv.generation import GenerationConfig
     from qkv.hub import load
+    from qkv.tasks.train_config import TrainConfig
 
     search = GenerationConfig(num_beams=num_beams, length_penalty=length_penalty)
     if data and split is not None:
@@ -70,7 +71,10 @@ def evaluate(
     if output is not None and len(names) > 1:
         raise InputError(f"--output requires a single split, not {len(names)}: {', '.join(names)}")
     model = load(run, device=device)
-    task = _build_task(task_class, own, loaded, model)
+    settings = (
+        (own.recipe.task, own.recipe.train, own.recipe.seed) if own else (task_class.config_class(), TrainConfig(), 0)
+    )
+    task = task_class.for_evaluation(loaded, model, *settings)
     # Results on part of a split or for a single checkpoint must not be recorded as results of the run.
     complete = own is not None and not data and run == own.folder and limit is None
     for name in names:
@@ -99,14 +103,6 @@ def _task_class(
             f"run of {task_class.title}"
         )
     return task_class
-
-
-def _build_task(task_class: type["Task"], own: "Run | None", data: "Dataset[Any]", model: Any) -> "Task":
-    from qkv.tasks.train_config import TrainConfig
-
-    if own is None:
-        return task_class.for_evaluation(data, model, task_class.config_class(), TrainConfig(), 0)
-    return task_class.for_evaluation(data, model, own.recipe.task, own.recipe.train, own.recipe.seed)
 
 
 def _evaluate_split(

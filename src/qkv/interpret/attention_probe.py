@@ -92,27 +92,26 @@ class AttentionProbe(Pipeline):
     def _probe(self, text: str, model_input: "ModelInput", layer: str | None, budget: int) -> Answer:
         tokens, pieces = torch.tensor([model_input.ids], device=self.model.device), model_input.pieces
         with watch(self.model, layers=layers_that_fit(self.layers, len(pieces) ** 2, layer, budget)) as records:
-            prediction = (
-                self._scored(tokens)
-                if isinstance(self.model, LanguageModel)
-                else self._labelled(tokens, model_input.tree)
-            )
+            if isinstance(self.model, LanguageModel):
+                log_p = self.model(tokens)[0, :-1].float().log_softmax(dim=-1).gather(1, tokens[0, 1:, None])
+                prediction = Prediction(score=float(log_p.mean()))  # NaN for a text of one token
+            else:
+                prediction = self._labelled(tokens, model_input.tree)
         rank = getattr(self.model.config, "rank", None)  # Linformer: keys are projections of all tokens
         keys = pieces if rank is None else tuple(f"mixture {number}" for number in range(1, rank + 1))
         maps = (_map(name, record.weights[0].float().cpu(), pieces, keys) for name, record in records.items())
         return Answer(text, prediction.text, prediction.score, tuple(maps))
 
-    def _scored(self, tokens: Int[Tensor, "1 length"]) -> Prediction:
-        log_p = self.model(tokens)[0, :-1].float().log_softmax(dim=-1).gather(1, tokens[0, 1:, None])
-        return Prediction(score=float(log_p.mean()))  # NaN for a text of one token
-
     def _labelled(self, tokens: Int[Tensor, "1 length"], tree: Tree | None) -> Prediction:
         assert isinstance(self.model, TextEncoder)
         assert self.encoder is not None
-        tree_inputs = (
-            {} if tree is None else {"tree": _to_device(tokens.device, tree_positions([tree], tokens.shape[1]))}
-        )
-        hidden = self.model(self.encoder.lookup(tokens), **tree_inputs)
+        options = {}
+        if tree is not None:
+            positions = tree_positions([tree], tokens.shape[1])
+            options["tree"] = TreePositions(
+                *(values.to(tokens.device) for values in (positions.depth, positions.distance))
+            )
+        hidden = self.model(self.encoder.lookup(tokens), **options)
         if self.model.config.head != "classifier":
             return Prediction()
         score, label = self.model.logits(hidden)[0].float().log_softmax(dim=-1).max(dim=-1)
@@ -151,10 +150,6 @@ class AttentionProbe(Pipeline):
     def _pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Display text of special tokens, and of tokens whose text is not known."""
         return () if self._tokenizer is None else tuple(map(self._tokenizer.piece, ids))
-
-
-def _to_device(device: torch.device, positions: TreePositions) -> TreePositions:
-    return TreePositions(positions.depth.to(device), positions.distance.to(device))
 
 
 def _map(

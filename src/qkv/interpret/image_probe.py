@@ -67,7 +67,7 @@ class PictureProbe(Pipeline):
             output = self.model(self.scale(torch.from_numpy(pixels.copy())[None]).to(self.model.device))[0]
         patches = [f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1)]
         maps = tuple(
-            AttentionMap(name, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(record.weights[0]).numpy())
+            AttentionMap(name, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(record.weights[0]))
             for name, record in records.items()
         )
         return PictureAnswer(name, *self._predict(output), maps, pixels=as_rgb(pixels), grid=(rows, columns))
@@ -79,6 +79,6 @@ class PictureProbe(Pipeline):
         return Prediction(self.model.labels[int(label)], float(score))
 
 
-def _with_mean(weights: Float[Tensor, "heads tokens tokens"]) -> Float[Tensor, "heads rows tokens"]:
+def _with_mean(weights: Float[Tensor, "heads tokens tokens"]) -> Float[np.ndarray, "heads rows tokens"]:
     weights = weights.float().cpu()
-    return torch.cat((weights, weights.mean(dim=1, keepdim=True)), dim=1)
+    return torch.cat((weights, weights.mean(dim=1, keepdim=True)), dim=1).numpy()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any, ClassVar
 
@@ -216,8 +217,11 @@ class TranslationTask(Task):
         fitting = [pair for pair in pairs if translator.fits(pair.source)]
         if not fitting:
             raise InputError(f"{split}: there are no pairs to evaluate on")
-        score = _score_pronunciations if data.pronunciations else _score_pairs
-        evaluation = score(translator, fitting, search, data.target_language, progress)
+        translate = partial(translator.best, config=search, progress=progress)
+        if data.pronunciations:
+            evaluation = _score_pronunciations(translate, fitting)
+        else:
+            evaluation = _score_pairs(translate, fitting, data.target_language)
         return replace(evaluation, skipped=len(pairs) - len(fitting))
 
     def notes_on(self, data: PairDataset, split: str) -> tuple[str, ...]:
@@ -231,16 +235,10 @@ class TranslationTask(Task):
         return (f"{len(unknown):,} source(s) contain out-of-vocabulary tokens: {names}",)
 
 
-def _score_pairs(
-    translator: Translator,
-    pairs: Sequence[Pair],
-    search: GenerationConfig,
-    language: str,
-    progress: Callable[[int], None],
-) -> Evaluation:
+def _score_pairs(translate: Callable[..., list[Answer]], pairs: Sequence[Pair], language: str) -> Evaluation:
     """Score one translation per pair; alignments are scored if all pairs have gold ones."""
     aligned = all(pair.gold is not None for pair in pairs)
-    answers = translator.best([pair.source_input for pair in pairs], search, attention=aligned, progress=progress)
+    answers = translate([pair.source_input for pair in pairs], attention=aligned)
     texts, references = tuple(answer.text for answer in answers), [pair.target for pair in pairs]
     scores = pair_scores(texts, references, language)
     if aligned and (alignment := _alignment(answers, pairs)) is not None:
@@ -257,18 +255,12 @@ def _score_pairs(
     )
 
 
-def _score_pronunciations(
-    translator: Translator,
-    pairs: Sequence[Pair],
-    search: GenerationConfig,
-    language: str,
-    progress: Callable[[int], None],
-) -> Evaluation:
+def _score_pronunciations(translate: Callable[..., list[Answer]], pairs: Sequence[Pair]) -> Evaluation:
     """Score one prediction per distinct word against all of its pronunciations."""
     variants: dict[str, list[str]] = {}
     for pair in pairs:
         variants.setdefault(pair.source, []).append(pair.target)
-    texts = tuple(answer.text for answer in translator.best(list(variants), search, progress=progress))
+    texts = tuple(answer.text for answer in translate(list(variants)))
     scores = pronunciation_scores(texts, list(variants.values()))
     wrong = (
         (word, text, " | ".join(listed))
@@ -281,17 +273,12 @@ def _score_pronunciations(
 
 def _alignment(answers: Sequence[Answer], pairs: Sequence[Pair]) -> float | None:
     """Return the alignment accuracy; None unless tokens are characters, as in the gold alignments."""
-    by_characters = all(
-        answer.attention and len(answer.attention[0].columns) == len(pair.source)
+    alignments = [
+        (answer.attention[0].average, pair.gold)
         for answer, pair in zip(answers, pairs, strict=True)
-    )
-    if not by_characters:
-        return None
-    return alignment_accuracy(
-        (answer.alignment, pair.gold)
-        for answer, pair in zip(answers, pairs, strict=True)
-        if answer.alignment is not None and pair.gold is not None
-    )
+        if answer.attention and len(answer.attention[0].columns) == len(pair.source) and pair.gold is not None
+    ]
+    return alignment_accuracy(alignments) if len(alignments) == len(pairs) else None
 
 
 def encode(

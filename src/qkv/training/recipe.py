@@ -245,16 +245,12 @@ def recipe_table(name: str) -> dict[str, Any]:
 def recipe_info(name: str) -> RecipeInfo:
     """Return the purpose of a recipe and the names in it, without checking its other keys."""
     path, table = recipe_path(name), recipe_table(name)
-    task, data, model = (_section_name(table, section) for section in SECTIONS)
+    sections = (table.get(section, "") for section in SECTIONS)
+    task, data, model = (str(value.get("name", "") if isinstance(value, Mapping) else value) for value in sections)
     minutes = build(Minutes, read_toml(path).get("minutes", {}), f"recipe {name}", prefix="minutes.")
     first, _, _ = path.read_text(encoding="utf-8").partition("\n")
     purpose = first.strip("# .") if first.startswith("#") else ""
     return RecipeInfo(name, task, data, model, minutes, purpose)
-
-
-def _section_name(table: Mapping[str, Any], section: str) -> str:
-    data = table.get(section, "")
-    return str(data.get("name", "")) if isinstance(data, Mapping) else str(data)
 
 
 def recipe_path(name: str) -> Path:

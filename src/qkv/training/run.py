@@ -34,7 +34,7 @@ from qkv.tokenizers import Tokenizer, load_tokenizer
 from qkv.training.ema import EMA
 from qkv.training.environment import RunEnvironment
 from qkv.training.recipe import Recipe
-from qkv.training.run_manifest import MANIFEST, RECIPE, Manifest
+from qkv.training.run_manifest import MANIFEST, RECIPE, Manifest, Version
 from qkv.types import Tensor
 
 LOG, TRAINING = "log.jsonl", "training.safetensors"
@@ -94,7 +94,7 @@ class Run:
     @classmethod
     def new(cls, folder: Path, recipe: Recipe, *, overwrite: bool = False) -> "Run":
         """Return a run that `lock` will create in a folder."""
-        return cls(folder, recipe, Manifest.of(recipe), overwrite=overwrite)
+        return cls(folder, recipe, Manifest((Version(recipe),)), overwrite=overwrite)
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -120,16 +120,22 @@ class Run:
         table = {**override(recipe.to_dict(), assignments), "overrides": (*recipe.overrides, *assignments)}
         recipe = Recipe.from_table(table, "--set")
         step = checkpoint_step(self.checkpoints[-1]) if self.checkpoints else 0
-        return replace(self, recipe=recipe, manifest=self.manifest.with_version(recipe, step, assignments))
+        versions = (*self.manifest.versions, Version(recipe, step, tuple(assignments)))
+        return replace(self, recipe=recipe, manifest=Manifest(versions))
 
     def check_folder(self) -> None:
         """Raise if a new run cannot be started in the folder."""
         if self.opened is not None:
             return
-        if not (self.overwrite and (self.folder / MANIFEST).exists()):
-            require_free(self.folder)
+        if not (self.folder / MANIFEST).exists():
+            check_output_folder(self.folder, ignore=is_leftover)  # left by a killed process
             return
-        others = [path.name for path in self.folder.iterdir() if not is_part_of_run(path.name)]
+        if not self.overwrite:
+            raise InputError(
+                f"{self.folder}: holds another run; resume it with --resume {self.folder}, replace it with "
+                "--overwrite, or choose another --output"
+            )
+        others = [path.name for path in self.folder.iterdir() if not _is_part_of_run(path.name)]
         if others:
             raise InputError(f"{self.folder}: --overwrite deletes a run only, but there is also {sorted(others)[0]}")
         if self.recipe.init is not None and Path(self.recipe.init).resolve().is_relative_to(self.folder.resolve()):
@@ -257,17 +263,7 @@ class Run:
             raise CheckpointError(f"{error}; remove {path} to resume from the previous checkpoint") from None
 
 
-def require_free(folder: Path) -> None:
-    """Raise if a new run cannot be started in a folder; leftovers of a killed process are allowed."""
-    if (folder / MANIFEST).exists():
-        raise InputError(
-            f"{folder}: holds another run; resume it with --resume {folder}, replace it with --overwrite, or choose "
-            "another --output"
-        )
-    check_output_folder(folder, ignore=is_leftover)
-
-
-def is_part_of_run(name: str) -> bool:
+def _is_part_of_run(name: str) -> bool:
     """Return whether a file of a run's folder was written by training or evaluation."""
     return name in RUN_FILES or CHECKPOINT.fullmatch(name) is not None or is_leftover(name)
 

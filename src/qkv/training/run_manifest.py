@@ -4,8 +4,8 @@ recipe.toml is a human-readable copy. A copy that was edited or truncated is rej
 with settings other than the recorded ones; settings are changed with `--resume RUN --set KEY=VALUE`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,10 @@ class Manifest:
 
     versions: tuple[Version, ...]
 
-    @classmethod
-    def of(cls, recipe: Recipe) -> "Manifest":
-        return cls((Version(recipe),))
-
     @property
     def recipe(self) -> Recipe:
         """Return the newest version of the recipe."""
         return self.versions[-1].recipe
-
-    def with_version(self, recipe: Recipe, step: int, assignments: Sequence[str]) -> "Manifest":
-        """Return the manifest with a new version of the recipe, which applies from `step`."""
-        return replace(self, versions=(*self.versions, Version(recipe, step, tuple(assignments))))
 
     def extends_training(self, step: int) -> bool:
         """Return whether a version that applies from `step` has more epochs than its predecessor."""

@@ -125,16 +125,15 @@ def test_other_files_next_to_the_checkpoints_are_left_alone(stopped):
 def test_a_run_killed_before_its_last_save_logs_nothing_twice(whole, tiny, tmp_path, monkeypatch):
     recipe = tiny.replace(train=tiny.train.replace(save_every=whole.state.step))
 
-    real = loop.validate
+    real = loop.Trainer.validate
 
-    def validate_then_die_at_the_end(*arguments):
-        state = real(*arguments)
-        if state.step == whole.state.step:
+    def validate_then_die_at_the_end(trainer, log):
+        real(trainer, log)
+        if trainer.state.step == whole.state.step:
             raise KeyboardInterrupt
-        return state
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "validate", validate_then_die_at_the_end)
+        patch.setattr(loop.Trainer, "validate", validate_then_die_at_the_end)
         with pytest.raises(KeyboardInterrupt):
             job.begin(recipe, tmp_path / "parts", "cpu")
     assert job.resume(tmp_path / "parts", "cpu").state.finished

@@ -19,6 +19,7 @@ from qkv import __version__
 from qkv.config import build, override, require
 from qkv.datasets.dataset import Dataset
 from qkv.errors import InputError
+from qkv.generation import GenerationConfig
 from qkv.hub.checkpoint_manifest import read_manifest
 from qkv.metrics.pair_scores import Bucket
 from qkv.runtime import provenance
@@ -100,7 +101,7 @@ def measures(scores: Mapping[str, float], signatures: Mapping[str, str]) -> tupl
 
 
 def record_evaluation(
-    run: Run, model: Any, data: Dataset[Any], split: str, evaluation: Evaluation, *, seconds: float, **search: Any
+    run: Run, model: Any, data: Dataset[Any], split: str, evaluation: Evaluation, search: GenerationConfig
 ) -> Record:
     """Append an evaluation of a run to its results, with everything needed to reproduce it."""
     recipe, manifest = run.recipe, read_manifest(run.checkpoints[-1])
@@ -136,8 +137,9 @@ def record_evaluation(
         commit=provenance.commit(),
         source_hash=provenance.source_hash(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=seconds,
-        **search,
+        seconds=evaluation.seconds,
+        beam=search.num_beams,
+        length_penalty=search.length_penalty,
     )
     append_record(run.folder, record)
     return record

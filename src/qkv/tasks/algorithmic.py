@@ -15,7 +15,7 @@ from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.nn.interfaces import SequenceModel
 from qkv.registry import nearest, register
-from qkv.tasks.task import Evaluation, Task
+from qkv.tasks.task import LOSS, Evaluation, Task
 from qkv.types import Float, Tensor
 
 STEPS = 8  # pad sequences to a multiple of this for CUDA graphs: a few extra steps cost less than more graphs
@@ -60,7 +60,7 @@ class AlgorithmicTask(Task):
     title = "algorithmic sequences"
     cli_command = "view"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
+        "loss": LOSS,
         "bits": Metric("wrong bits", higher_is_better=False),
         **{
             bits_at(size): Metric(f"wrong bits at {format_size(size)}", higher_is_better=False)

@@ -26,7 +26,7 @@ from qkv.models.elmo import Elmo
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.text_inputs import WordExampleEncoder
 from qkv.registry import register
-from qkv.tasks.task import Task, TaskConfig, perplexity
+from qkv.tasks.task import LOSS, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer, WordTokenizer
 from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.trained import BEGIN, END, PAD, UNK
@@ -105,7 +105,7 @@ class BiLMTask(Task):
     title = "bidirectional language modelling"
     cli_command = "embed"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),  # nats per word, the mean of both directions
+        "loss": LOSS,  # nats per word, the mean of both directions
         "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
     }
     model = Elmo

@@ -23,7 +23,7 @@ from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.image_preprocessing import as_model_input
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
-from qkv.tasks.task import Pixels, Task, TaskConfig, random_batches
+from qkv.tasks.task import LOSS, Pixels, Task, TaskConfig, random_batches
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Shaped, Tensor
@@ -66,7 +66,7 @@ class CaptioningTask(Task):
     title = "captioning"
     cli_command = "caption"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
+        "loss": LOSS,
         "exact": Metric("exact", percent=True),
         "bleu": Metric("bleu"),
         "pointing": Metric("pointing", percent=True),

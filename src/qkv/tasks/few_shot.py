@@ -22,7 +22,7 @@ from qkv.models.snail import SNAIL
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.registry import register
 from qkv.tasks.image_classification import PixelCache, shift_crop
-from qkv.tasks.task import Evaluation, Pixels, Task, TaskConfig
+from qkv.tasks.task import ACCURACY, LOSS, Evaluation, Pixels, Task, TaskConfig
 from qkv.types import Float, Int, Shaped, Tensor
 
 EVAL_EPISODES = 1000
@@ -61,8 +61,8 @@ class FewShotTask(Task):
     title = "few-shot classification"
     cli_command = "view"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
-        "accuracy": Metric("accuracy", percent=True),
+        "loss": LOSS,
+        "accuracy": ACCURACY,
         "margin": Metric("margin", higher_is_better=False, percent=True),  # half width of the 95 % confidence interval
     }
     model = SNAIL

@@ -13,11 +13,10 @@ from qkv.datasets.dataset import ImageDataset
 from qkv.datasets.images import LabeledImages
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
-from qkv.metrics import Metric
 from qkv.models.vit import ViT
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.registry import register
-from qkv.tasks.task import Pixels, Task, TaskConfig, random_batches
+from qkv.tasks.task import ACCURACY, LOSS, Pixels, Task, TaskConfig, random_batches
 from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 
@@ -65,10 +64,7 @@ class ImageClassificationTask(Task):
 
     title = "image classification"
     cli_command = "classify"
-    metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
-        "accuracy": Metric("accuracy", percent=True),
-    }
+    metrics: ClassVar = {"loss": LOSS, "accuracy": ACCURACY}
     model = ViT
     unit = "pictures"
     datasets = (ImageDataset,)

@@ -17,7 +17,7 @@ from qkv.metrics import Metric
 from qkv.nn.interfaces import LanguageModel, detach_state, replace_tensors, select, state_tensors
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.task import Evaluation, Task, TaskConfig, perplexity
+from qkv.tasks.task import LOSS, Evaluation, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Int, Tensor
 
@@ -56,7 +56,7 @@ class LanguageModelingTask(Task):
     title = "language modelling"
     cli_command = "generate"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),  # nats per token
+        "loss": LOSS,  # nats per token
         "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
         "nats": Metric("nats", higher_is_better=False),  # per character
         "bits": Metric("bits", higher_is_better=False),  # per character

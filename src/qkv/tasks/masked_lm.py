@@ -30,7 +30,7 @@ from qkv.models.bert import MLM_HEADS, Bert, Pretraining
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
 from qkv.tasks.masking import IGNORE, mask_tokens, sentence_pairs
-from qkv.tasks.task import Task, TaskConfig, perplexity
+from qkv.tasks.task import ACCURACY, LOSS, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.wordpiece import CONTINUATION
@@ -113,9 +113,9 @@ class MaskedLMTask(Task):
     title = "masked language modelling"
     cli_command = "fill"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
+        "loss": LOSS,
         "perplexity": Metric("perplexity", higher_is_better=False),  # of masked tokens
-        "accuracy": Metric("accuracy", percent=True),  # of masked tokens
+        "accuracy": ACCURACY,  # of masked tokens
         "next_sentence": Metric("next sentence accuracy", percent=True),
     }
     model = Bert

@@ -24,7 +24,7 @@ from qkv.metrics import Metric
 from qkv.models.gpt2 import GPT2
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.task import Task, TaskConfig, perplexity
+from qkv.tasks.task import LOSS, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Tensor
@@ -56,7 +56,7 @@ class PackedLMTask(Task):
     title = "language modelling of documents"
     cli_command = "generate"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),  # nats per token
+        "loss": LOSS,  # nats per token
         "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
     }
     model = GPT2

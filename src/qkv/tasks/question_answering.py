@@ -19,7 +19,7 @@ from qkv.pipelines.windows import (
     predict_spans,
 )
 from qkv.registry import register
-from qkv.tasks.task import Task
+from qkv.tasks.task import LOSS, Task
 from qkv.types import Float, Tensor
 
 
@@ -30,7 +30,7 @@ class QuestionAnsweringTask(Task):
     title = "question answering"
     cli_command = "answer"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
+        "loss": LOSS,
         "exact": Metric("exact match", percent=True),
         "f1": Metric("F1", percent=True),
     }

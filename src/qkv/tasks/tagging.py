@@ -26,8 +26,7 @@ class TaggingTask(TextEncoderTask):
     cli_command = "tag"
     unit = "words"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
-        "accuracy": Metric("accuracy", percent=True),
+        **TextEncoderTask.metrics,
         "f1": Metric("F1", percent=True),  # of entities; equals the accuracy for tags of single words
     }
     datasets = (TaggedDataset,)

@@ -21,6 +21,8 @@ from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import PairTokenizer, Tokenizer
 from qkv.types import Float, Tensor
 
+LOSS = Metric("loss", higher_is_better=False)
+ACCURACY = Metric("accuracy", percent=True)
 Pixels = Annotated[int, Field(ge=0, le=1024)]
 
 
@@ -52,6 +54,7 @@ class Evaluation:
     unit: str  # e.g. "sentences"
     scores: Mapping[str, float]  # the task's metrics
     signatures: Mapping[str, str] = field(default_factory=dict)  # settings of the metrics that have any
+    seconds: float = 0.0  # duration
     skipped: int = 0  # examples that are too long for the model
     by_length: tuple[Bucket, ...] = ()
     outputs: tuple[str, ...] = ()  # predicted texts
@@ -66,7 +69,7 @@ class Task(ABC):
 
     title: ClassVar[str]  # name used in messages; default: the name of the class in lower case
     cli_command: ClassVar[str] = ""  # CLI command that runs models trained on this task; "": none
-    metrics: ClassVar[Mapping[str, Metric]] = {"loss": Metric("loss", higher_is_better=False)}  # of `validate`
+    metrics: ClassVar[Mapping[str, Metric]] = {"loss": LOSS}  # of `validate`
     test_metrics: ClassVar[Mapping[str, Metric]] = {}  # returned by `evaluate` only
     searches: ClassVar[bool] = False  # whether `evaluate` takes search settings
     columns: ClassVar[tuple[Column, ...]] = ()  # of its result tables; empty: those of the dataset

@@ -8,7 +8,6 @@ import torch
 from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.metrics import Metric
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.text_inputs import IGNORE, Example
@@ -27,10 +26,6 @@ class TextClassificationTask(TextEncoderTask):
     title = "classification"
     cli_command = "classify"
     unit = "texts"
-    metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
-        "accuracy": Metric("accuracy", percent=True),
-    }
     datasets = (LabeledTextDataset,)
     model_options: ClassVar = {"head": "classifier"}
     evaluation_unit = "texts"

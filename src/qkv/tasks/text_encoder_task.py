@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch.nn import functional as F
 
@@ -19,7 +19,7 @@ from qkv.pipelines.text_inputs import (
     collate,
     collate_padded,
 )
-from qkv.tasks.task import Task, TaskConfig
+from qkv.tasks.task import ACCURACY, LOSS, Task, TaskConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
@@ -33,6 +33,7 @@ class TextEncoderConfig(TaskConfig):
 class TextEncoderTask(Task):
     """The loss is the cross-entropy of the labels of texts or of their words."""
 
+    metrics: ClassVar = {"loss": LOSS, "accuracy": ACCURACY}
     model = TextEncoder
     config_class = TextEncoderConfig
     from_data = ("vocab_size", "labels", "label_names")

@@ -39,7 +39,7 @@ from qkv.pipelines.tree_inputs import (
 )
 from qkv.registry import register
 from qkv.runtime.text import printable
-from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.task import LOSS, Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
@@ -74,7 +74,7 @@ class TranslationTask(Task):
     title = "translation"
     cli_command = "translate"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
+        "loss": LOSS,
         "exact": Metric("exact", percent=True),
         "bleu": Metric("bleu"),
         "chrf": Metric("chrf"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import qkv as library
-from qkv.cli import answer, caption, encoders, evaluate, generate, translate, view
+from qkv.cli import caption, encoders, evaluate, generate, translate, view
 from qkv.generation import GenerationConfig, Sampling
 from qkv.pipelines.image_classifier import ImageClassifier
 from qkv.visualize.views import VIEWS, View, ViewOptions
@@ -26,7 +26,7 @@ PIPELINES = [
     (encoders.tag, library.Tagger.__call__),
     (encoders.fill, library.MaskFiller.__call__),
     (encoders.embed, library.Embedder.__call__),
-    (answer.answer, library.QuestionAnswerer.__call__),
+    (encoders.answer, library.QuestionAnswerer.__call__),
     (evaluate.evaluate, GenerationConfig),
     (view.view, library.Translator.__call__),
     (view.view, ViewOptions),

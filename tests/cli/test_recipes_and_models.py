@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from qkv.cli.keys import FROM_DATA, format_rows, recipe_keys
+from qkv.cli.catalog import FROM_DATA, format_rows, recipe_keys
 from qkv.cli.main import app
 from qkv.registry import describe, registered
 from qkv.training.recipe import read_recipe, recipe_info, recipe_names
@@ -73,7 +73,7 @@ def test_recipes_show_prints_every_key(qkv: Command) -> None:
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_key_of_every_recipe_has_a_meaning(name: str) -> None:
     tables = recipe_keys(read_recipe(name))
-    assert [key.name for table in tables for key in table.keys if not key.meaning] == []
+    assert [key.name for keys in tables.values() for key in keys if not key.meaning] == []
 
 
 def test_models_lists_every_model_with_its_tasks_and_presets(qkv: Command) -> None:
@@ -101,9 +101,8 @@ def test_models_show_prints_the_keys_of_a_model(qkv: Command) -> None:
 
 
 def test_a_wide_table_is_wrapped_in_a_narrow_terminal() -> None:
-    code = (
-        "from qkv.cli.keys import format_rows; print('\\n'.join(format_rows(['a', 'b'], [['x' * 20, 'word ' * 20]])))"
-    )
+    rows = [["x" * 20, "word " * 20]]
+    code = f"from qkv.cli.catalog import format_rows; print(*format_rows(['a', 'b'], {rows}), sep='\\n')"
     terminal, child = pty.openpty()
     environment = {**os.environ, "COLUMNS": "40"}
     done = subprocess.run([sys.executable, "-c", code], stdout=child, env=environment, timeout=60)

@@ -17,7 +17,7 @@ from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import split_by_source
 from qkv.errors import InputError
 from qkv.registry import registered
-from qkv.tasks.train_tokenizer import train_tokenizer
+from qkv.tasks.task import train_tokenizer
 from qkv.tokenizers.trained import UNK
 from tests.datasets.build import dataset, load
 

@@ -116,7 +116,7 @@ def test_columns_of_a_linformer_are_mixtures_of_tokens():
     config = LinformerConfig(
         vocab_size=len(TOKENIZER), head="classifier", dim=8, heads=2, layers=1, max_length=40, rank=5
     )
-    answer = AttentionProbe(Linformer(config), TOKENIZER, device="cpu").probe([TEXT])[0]
+    answer = AttentionProbe(Linformer(config), TOKENIZER, device="cpu")([TEXT])[0]
     (attention_map,) = answer.attention
     assert attention_map.columns == tuple(f"mixture {number}" for number in range(1, 6))
     assert attention_map.weights.shape == (2, len(attention_map.rows), 5)
@@ -133,13 +133,13 @@ def test_texts_are_truncated_to_max_length(tmp_path):
 def test_layers_beyond_the_weight_budget_are_dropped(tmp_path, monkeypatch):
     probe = AttentionProbe(tiny_bert(None), tiny_tokenizer(tmp_path))
     monkeypatch.setattr(attention_probe, "MAX_WEIGHTS", 2 * 2 * 4**2)  # two layers of two heads and 4 tokens
-    assert [len(item.attention) for item in probe.probe(["a cat"])] == [2]
-    kept = probe.probe(["a cat", "a dog"])
+    assert [len(item.attention) for item in probe(["a cat"])] == [2]
+    kept = probe(["a cat", "a dog"])
     assert [[item.layer for item in answer.attention] for answer in kept] == [["encoder.0"]] * 2
-    kept = probe.probe(["a cat", "a dog"], "encoder.1")
+    kept = probe(["a cat", "a dog"], "encoder.1")
     assert [[item.layer for item in answer.attention] for answer in kept] == [["encoder.1"]] * 2
     with pytest.raises(InputError, match=r"'encoder\.2'"):
-        probe.probe(["a cat"], "encoder.2")
+        probe(["a cat"], "encoder.2")
 
 
 def test_models_and_inputs_without_attention_are_errors(tmp_path):
@@ -152,8 +152,8 @@ def test_models_and_inputs_without_attention_are_errors(tmp_path):
         AttentionProbe(saved(vit, None, tmp_path / "vit"), device="cpu")
     probe = AttentionProbe(tiny_bert(None), tiny_tokenizer(tmp_path))
     with pytest.raises(InputError, match="input 2"):
-        probe.probe(["a", " "])
-    assert probe.probe([]) == []
+        probe(["a", " "])
+    assert probe([]) == []
 
 
 def test_maps_of_a_vision_transformer_are_over_patches(tmp_path: Path):

@@ -41,11 +41,11 @@ def test_game_and_weights_are_those_of_evaluation(player: SNAILPolicy):
 def test_some_layers_and_several_games(player: SNAILPolicy):
     probe = GameProbe(player, BANDITS)
     layer = probe(0).attention[1].layer
-    first, second = probe.probe([2, 0], layer)
+    first, second = probe([2, 0], layer)
     assert [attention_map.layer for attention_map in first.attention] == [layer]
     assert (first.source, second.source) == ("game 2", "game 0")
     with pytest.raises(InputError, match="nowhere"):
-        probe.probe([0], "nowhere")
+        probe([0], "nowhere")
 
 
 def test_games_of_another_shape_are_an_error(player: SNAILPolicy):

@@ -37,7 +37,6 @@ def test_trace_has_the_weights_and_outputs_of_every_step():
         for bit in range(3)
     )
     assert trace.wrong == wrong
-    assert (MemoryProbe(model, PUZZLE)((4,), number=1).inputs != trace.inputs).any()
 
 
 def test_another_puzzle_or_a_model_without_memory_is_an_error(tmp_path):

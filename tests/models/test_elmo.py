@@ -438,7 +438,7 @@ def train_and_validate(head: str, steps: int, rate: float) -> dict[str, float]:
         options = SimpleNamespace(tokenizer=Term("tokenizer", "word"), lowercase=False)
         tokenizer = kind.train_tokenizer(data, options, config)
     config = config.replace(**kind.sizes(data, tokenizer))
-    task = kind.prepare(data, tokenizer, config, kind.config_class(), TrainConfig(batch_size=64), 0)
+    task = kind(data, tokenizer, config, kind.config_class(), TrainConfig(batch_size=64), 0)
     torch.manual_seed(0)
     model = Elmo(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)

@@ -12,7 +12,7 @@ def prepare(task_class: type[Task], data: Any, tokenizer: Any, model: Any, seed:
     """Prepare a task with settings of two tables: `task`, and `train` for those that the task does not have."""
     options = {key: value for key, value in settings.items() if key in task_class.config_class.model_fields}
     train = TrainConfig(**{key: value for key, value in settings.items() if key not in options})
-    return task_class.prepare(data, tokenizer, model, task_class.config_class(**options), train, seed)
+    return task_class(data, tokenizer, model, task_class.config_class(**options), train, seed)
 
 
 def tokenizer_of(texts: Sequence[str], name: str, vocab_size: int | None = None, *, lowercase: bool = False) -> Any:

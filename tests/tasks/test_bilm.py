@@ -139,7 +139,7 @@ def test_loss_is_the_mean_of_both_directions():
 def test_a_pretrained_model_brings_its_output_vocabulary():
     assert prepare(BiLMTask, DATA, TEXT_WORDS, ElmoConfig(**SIZES), length=10).tokenizer is TEXT_WORDS
     with pytest.raises(InputError, match="output vocabulary"):
-        prepare(BiLMTask, DATA, None, ElmoConfig(**SIZES), length=10)
+        BiLMTask.sizes(DATA, None)
 
 
 def test_data_without_sentences_is_an_error():

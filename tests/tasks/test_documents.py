@@ -68,10 +68,10 @@ def test_a_padded_batch_of_documents_has_one_of_few_shapes_and_the_same_loss():
 def test_labels_do_not_depend_on_the_rest_of_the_batch():
     model = network()
     encoder = prepared(model).encoder
-    together = label_log_probabilities(model, encoder, PAIRS, BatchSize(80))
-    alone = [label_log_probabilities(model, encoder, [pair], BatchSize(1)) for pair in PAIRS]
+    together = label_log_probabilities(model, encoder, TEXTS, BatchSize(80))
+    alone = [label_log_probabilities(model, encoder, [text], BatchSize(1)) for text in TEXTS]
     torch.testing.assert_close(together, torch.cat(alone))
-    truncated = Pair("The cat was fine. The dog was not. The plot was dull. Whatever.", "")
+    truncated = "The cat was fine. The dog was not. The plot was dull. Whatever."
     torch.testing.assert_close(label_log_probabilities(model, encoder, [truncated], BatchSize(80))[0], together[2])
 
 

@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ def test_the_query_is_another_picture_of_its_class():
     assert (same == (batch.labels[:, :-1] == batch.labels[:, -1:])).all()
     assert (same.sum(dim=1) == 2).all()
     assert (batch.pictures[:, :-1] != batch.pictures[:, -1:]).all()
-    other = replace(prepared(ways=4, shots=2), seed=1).batch(range(50))
+    other = prepared(ways=4, shots=2, seed=1).batch(range(50))
     assert not torch.equal(other.pictures, batch.pictures)
 
 
@@ -127,7 +126,7 @@ def test_scores_equal_a_loop_over_all_queries():
 def test_every_run_is_evaluated_on_the_same_episodes():
     task = prepared(valid_size=20)
     model = small(task).eval()
-    assert replace(task, seed=5).validate(model) == task.validate(model)
+    assert prepared(valid_size=20, seed=5).validate(model) == task.validate(model)
     data = EpisodeDataset({"train": task.train, "valid": task.valid, "test": patterns(20, 2)})
     assert FewShotTask.splits(data) == ["train", "valid", "test"]
     evaluated = task.evaluate(model, data, "test")

@@ -112,7 +112,7 @@ def test_validation_loss_equals_a_loop_over_the_text(budget):
     model = small(task).eval()
     with torch.no_grad():
         nats = nats_one_by_one(model, task.valid.tokens.tolist())
-    scores = task.valid.scores(model, budget)
+    scores = task.valid.scores(model, budget, length=8)
     characters = len(VALID) - 1
     assert scores["loss"] == pytest.approx(nats / characters, rel=1e-6)
     assert scores["nats"] == pytest.approx(nats / characters, rel=1e-6)
@@ -123,13 +123,14 @@ def test_validation_loss_equals_a_loop_over_the_text(budget):
 
 def test_a_long_text_is_validated_in_parts(monkeypatch):
     monkeypatch.setattr(language_model, "MIN_PART", 10)
+    monkeypatch.setattr(language_model, "PARTS", 5)
     task = prepared()
     model = small(task).eval()
     tokens = task.valid.tokens.tolist()  # 163: five parts of 32, and two tokens more at the end of the last
     parts = [tokens[begin : begin + 33] for begin in range(0, 128, 32)] + [tokens[128:]]
     with torch.no_grad():
         expected = sum(nats_one_by_one(model, part) for part in parts) / (len(tokens) - 1)
-    assert task.valid.scores(model, 50, parts=5)["loss"] == pytest.approx(expected, rel=1e-6)
+    assert task.valid.scores(model, 50, length=8)["loss"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_characters_are_counted_for_subword_tokens():
@@ -141,7 +142,7 @@ def test_characters_are_counted_for_subword_tokens():
     assert text.startswith(first)
     assert encoded.characters == len(text) - len(first)
     torch.manual_seed(0)
-    scores = encoded.scores(RNNLM(RNNLMConfig(vocab_size=len(tokenizer), hidden_dim=8)).eval(), 100)
+    scores = encoded.scores(RNNLM(RNNLMConfig(vocab_size=len(tokenizer), hidden_dim=8)).eval(), 100, length=8)
     assert scores["nats"] * encoded.characters == pytest.approx(scores["loss"] * (len(encoded.tokens) - 1))
 
 

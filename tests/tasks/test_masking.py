@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.errors import InputError
 from qkv.tasks.masking import IGNORE, mask_tokens
 
 MASK, SPECIAL, SIZE = 4, 5, 1000
@@ -89,9 +88,3 @@ def test_whole_word_masking_selects_the_same_fraction_of_tokens():
     word_ids = torch.arange(length).div(3, rounding_mode="floor").expand(200, length)
     tokens = torch.randint(SPECIAL, SIZE, (200, length), generator=torch.Generator().manual_seed(0))
     assert ((mask(tokens, tokens >= SPECIAL, word_ids=word_ids).targets != IGNORE).sum(dim=1) == 45).all()
-
-
-@pytest.mark.parametrize("mask_prob", [0.0, 1.0, -0.1])
-def test_an_invalid_mask_prob_is_rejected(mask_prob):
-    with pytest.raises(InputError, match="mask_prob"):
-        mask(*random_text(), mask_prob=mask_prob)

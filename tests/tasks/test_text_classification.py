@@ -21,7 +21,8 @@ from tests.tasks.settings import prepare
 from tests.tasks.text_encoders import TableEncoder
 
 PAIRS = [Pair("good film", "positive"), Pair("bad", "negative"), Pair("a good one", "positive"), Pair("", "negative")]
-TOKENIZER = CharTokenizer.train([pair.source for pair in PAIRS])
+TEXTS = [pair.source for pair in PAIRS]
+TOKENIZER = CharTokenizer.train(TEXTS)
 LABELS = ("negative", "positive")
 NUMBERS = {"negative": 0, "positive": 1}
 
@@ -33,9 +34,8 @@ def prepared(longest: int = 64, **train: Any) -> TextClassificationTask:
 
 
 def test_texts_get_special_tokens_and_are_truncated():
-    whole, short = (
-        encode_texts(ExampleEncoder(TOKENIZER), PAIRS[:1], NUMBERS, longest).examples[0] for longest in (64, 6)
-    )
+    encoder = ExampleEncoder(TOKENIZER)
+    whole, short = (encode_texts(encoder, ["good film"], longest, [1])[0][0] for longest in (64, 6))
     assert whole.ids == [BEGIN, *TOKENIZER.encode("good film"), END]
     assert short.ids == [BEGIN, *TOKENIZER.encode("good"), END]
     assert whole.targets == short.targets == 1
@@ -70,17 +70,19 @@ def test_loss_is_the_mean_over_texts_and_ignores_padding():
 @pytest.mark.parametrize("budget", [8, 1000])
 def test_predictions_do_not_depend_on_the_rest_of_the_batch(budget):
     model = TableEncoder(len(TOKENIZER), LABELS, "classifier")
-    together = label_log_probabilities(model, ExampleEncoder(TOKENIZER), PAIRS, BatchSize(budget))
-    alone = [label_log_probabilities(model, ExampleEncoder(TOKENIZER), [pair], BatchSize(budget)) for pair in PAIRS]
+    together = label_log_probabilities(model, ExampleEncoder(TOKENIZER), TEXTS, BatchSize(budget))
+    alone = [label_log_probabilities(model, ExampleEncoder(TOKENIZER), [text], BatchSize(budget)) for text in TEXTS]
     torch.testing.assert_close(together, torch.cat(alone))
     torch.testing.assert_close(together.exp().sum(dim=1), torch.ones(4))
 
 
 def test_an_unknown_label_counts_as_an_error():
     log_p = torch.tensor([[0.9, 0.1], [0.2, 0.8]]).log()
-    scores = label_scores(log_p, [Pair("x", "negative"), Pair("y", "neutral")], LABELS)
+    data = LabeledTextDataset({"train": [Pair("x", "neutral")], "valid": []})
+    task = prepare(TextClassificationTask, data, TOKENIZER, SimpleNamespace(max_length=9, label_names=LABELS))
+    assert task.train[0].targets == IGNORE
+    scores = label_scores(log_p, [Pair("x", "negative"), Pair("y", "neutral")], NUMBERS)
     assert scores == {"loss": pytest.approx(-torch.tensor(0.9).log().item()), "accuracy": 0.5}
-    assert encode_texts(ExampleEncoder(TOKENIZER), [Pair("x", "neutral")], NUMBERS, 9).examples[0].targets == IGNORE
 
 
 def test_a_padded_batch_has_one_of_few_shapes_and_the_same_loss():

@@ -10,7 +10,7 @@ from qkv.config import Term
 from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.registry import lookup
-from qkv.tasks.train_tokenizer import train_tokenizer
+from qkv.tasks.task import train_tokenizer
 from qkv.tokenizers import SpecialTokens, WordPieceTokenizer, load_tokenizer
 from qkv.tokenizers.wordpiece import NAMES
 

@@ -12,7 +12,7 @@ from qkv.training.run import Run
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Simulate Ctrl-C after `steps` steps."""
     interrupted = iter([False] * (steps - 1) + [True] * 1000)
-    monkeypatch.setattr("qkv.training.interrupt.Interrupt.__bool__", lambda self: next(interrupted))
+    monkeypatch.setattr("qkv.training.loop.Interrupt.__bool__", lambda self: next(interrupted))
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from qkv.tasks.train_tokenizer import train_tokenizer
+from qkv.tasks.task import train_tokenizer
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
 from qkv.training.recipe import Recipe
@@ -29,7 +29,7 @@ def prepare(recipe: Recipe, **options: float) -> TranslationTask:
     data = recipe.data.load()
     tokenizer = train_tokenizer(data, recipe.data)
     model = recipe.model.replace(**TranslationTask.sizes(data, tokenizer))
-    return TranslationTask.prepare(data, tokenizer, model, recipe.task.replace(**options), recipe.train, recipe.seed)
+    return TranslationTask(data, tokenizer, model, recipe.task.replace(**options), recipe.train, recipe.seed)
 
 
 def segmentation(task: TranslationTask, epoch: int) -> list[tuple[list[int], list[int]]]:

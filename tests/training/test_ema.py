@@ -81,7 +81,7 @@ def test_averaged_weights_are_validated_saved_and_loaded(tiny_text, tmp_path):
 
 def load_task(recipe: Recipe, model: qkv.hub.Network) -> loop.Task:
     data = recipe.data.load()
-    return recipe.task_class.prepare(data, model.tokenizer, model.config, recipe.task, recipe.train, recipe.seed)
+    return recipe.task_class(data, model.tokenizer, model.config, recipe.task, recipe.train, recipe.seed)
 
 
 def test_ema_does_not_change_training(tiny_text, tmp_path):

@@ -15,7 +15,7 @@ from qkv.tasks.translation import TranslationTask
 from qkv.training import job, loop
 from qkv.training.recipe import read_recipe
 from qkv.training.run import Run
-from qkv.training.run_manifest import Manifest
+from qkv.training.run_manifest import Manifest, Version
 
 from .stopping import assert_bit_equal, stop_after, tensors
 
@@ -125,16 +125,15 @@ def test_other_files_next_to_the_checkpoints_are_left_alone(stopped):
 def test_a_run_killed_before_its_last_save_logs_nothing_twice(whole, tiny, tmp_path, monkeypatch):
     recipe = tiny.replace(train=tiny.train.replace(save_every=whole.state.step))
 
-    real = loop.validate
+    real = loop.Trainer.validate
 
-    def validate_then_die_at_the_end(*arguments):
-        state = real(*arguments)
-        if state.step == whole.state.step:
+    def validate_then_die_at_the_end(trainer, log):
+        real(trainer, log)
+        if trainer.state.step == whole.state.step:
             raise KeyboardInterrupt
-        return state
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "validate", validate_then_die_at_the_end)
+        patch.setattr(loop.Trainer, "validate", validate_then_die_at_the_end)
         with pytest.raises(KeyboardInterrupt):
             job.begin(recipe, tmp_path / "parts", "cpu")
     assert job.resume(tmp_path / "parts", "cpu").state.finished
@@ -192,7 +191,7 @@ def test_the_seed_determines_the_weights(whole, tiny, tmp_path):
 
 def test_resuming_on_other_data_is_rejected(stopped):
     run = Run.open(stopped)
-    Manifest.of(run.recipe.replace(data=run.recipe.data.replace(size=119))).write(stopped)
+    Manifest((Version(run.recipe.replace(data=run.recipe.data.replace(size=119))),)).write(stopped)
     with pytest.raises(InputError, match="the data have changed"):
         job.resume(stopped, "cpu")
 

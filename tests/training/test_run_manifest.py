@@ -273,14 +273,14 @@ def test_a_run_folder_that_is_a_link_to_an_empty_folder_is_rejected(tiny, tmp_pa
 
 
 def test_a_run_folder_removed_during_training_is_written_again(tiny, tmp_path, monkeypatch):
-    real = loop.validate
+    real = loop.Trainer.validate
 
     def remove_then_validate(*arguments):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        monkeypatch.setattr(loop, "validate", real)
+        monkeypatch.setattr(loop.Trainer, "validate", real)
         return real(*arguments)
 
-    monkeypatch.setattr(loop, "validate", remove_then_validate)
+    monkeypatch.setattr(loop.Trainer, "validate", remove_then_validate)
     assert job.begin(tiny, tmp_path / "run", "cpu").state.finished
     assert Run.open(tmp_path / "run").recipe == tiny
     assert qkv.load(tmp_path / "run") is not None
@@ -301,7 +301,7 @@ def test_a_write_error_names_the_checkpoint_not_its_temporary_folder(tiny, tmp_p
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("qkv.training.run.write_tensors", full)
+    monkeypatch.setattr("qkv.training.loop.write_tensors", full)
     with pytest.raises(InputError, match="step-0") as caught:
         job.begin(tiny, tmp_path / "run", "cpu")
     assert ".writing" not in str(caught.value)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from qkv.training.loop import learning_rate
 from qkv.training.recipe import TrainConfig
-from qkv.training.schedule import learning_rate
 
 
 def test_warmup_is_linear_and_starts_above_zero():

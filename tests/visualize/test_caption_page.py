@@ -45,7 +45,7 @@ def test_each_word_has_a_tile_coloured_by_attention(tmp_path: Path):
 
 def test_the_page_loads_and_runs_nothing(tmp_path: Path):
     hostile = captioned((" <script>alert(1)</script>",), (0,), source='"><img src=x onerror=alert(1)>.png')
-    page = save_captions([hostile], tmp_path / "page.html", title="<b>").read_text()
+    page = save_captions([hostile], tmp_path / "page.html").read_text()
     assert "<script" not in page
     assert "onerror=alert(1)>" not in page.replace("&gt;", "")
     assert "default-src 'none'; img-src data:" in page

@@ -42,7 +42,7 @@ def test_a_wrong_prediction_is_shown_with_the_label(tmp_path: Path):
 
 
 def test_the_page_runs_nothing_and_escapes_names(tmp_path: Path):
-    page = save_episode_page([seen([0.25] * 4)], tmp_path / "a.html", title="<script>").read_text()
+    page = save_episode_page([seen([0.25] * 4)], tmp_path / "a.html").read_text()
     assert "<script" not in page
     assert "episode &lt;3&gt;" in page
     assert "trunk.&lt;0&gt;" in page
@@ -81,7 +81,7 @@ def test_recorded_attention_and_prediction_equal_the_model():
     torch.manual_seed(0)
     model = SNAIL(SNAILConfig(**SIZES, key_dims=(4, 6), value_dims=(3, 5)))
     observer, data = EpisodeProbe(model, examples()), examples()
-    first, second = observer.probe([4, 9])
+    first, second = observer([4, 9])
     assert first.source == "episode 4"
     assert observer(9).labels == second.labels
     drawn = data.sample(2**31, [4])
@@ -92,7 +92,7 @@ def test_recorded_attention_and_prediction_equal_the_model():
     assert first.by_layer.weights.shape == (1, 2, 7)
     assert first.by_layer.weights.sum(axis=-1) == pytest.approx(1.0, abs=1e-5)
     assert first.by_layer.columns == (*(str(label + 1) for label in drawn.labels[0]), "?")
-    assert [one.layer for one in observer.probe([4], "trunk.2")[0].attention] == ["trunk.2"]
+    assert [one.layer for one in observer([4], "trunk.2")[0].attention] == ["trunk.2"]
 
 
 def test_mismatched_episodes_and_unknown_layers_are_errors():
@@ -100,4 +100,4 @@ def test_mismatched_episodes_and_unknown_layers_are_errors():
     with pytest.raises(InputError, match=r"\[2, 1, 8, 8\].*\[3, 1, 8, 8\]"):
         EpisodeProbe(model, examples(ways=2))
     with pytest.raises(InputError, match="encoder"):
-        EpisodeProbe(model, examples()).probe([0], "encoder")
+        EpisodeProbe(model, examples())([0], "encoder")

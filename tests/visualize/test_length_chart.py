@@ -79,6 +79,8 @@ def test_all_zero_scores_are_drawn(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"qkv\[view\]"):
         save_by_length(found("one"), tmp_path / "figure.png")

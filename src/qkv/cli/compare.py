@@ -18,13 +18,7 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Training runs scored by `qkv evaluate`.")],
     output: options.Output = None,
     by_length: Annotated[
-        Path | None,
-        typer.Option(
-            "--by-length",
-            callback=options.check_output,
-            metavar="FIGURE",
-            help="Plot BLEU by source length (.png or .svg).",
-        ),
+        Path | None, options.output_file("--by-length", "FIGURE", "Plot BLEU by source length (.png or .svg).")
     ] = None,
     split: Annotated[
         str | None, typer.Option("--split", metavar="SPLIT", help="Split to plot [the first that all runs have].")

@@ -70,7 +70,7 @@ def _where(store: "DatasetCache", files: tuple["DataFile", ...]) -> str:
 @app.command()
 def fetch(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", autocompletion=options.complete_datasets, help="Dataset name.")
+        str, typer.Argument(metavar="NAME", autocompletion=options.complete("dataset"), help="Dataset name.")
     ],
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", metavar="FOLDER", help="Download directory [the cache].")
@@ -104,7 +104,7 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", autocompletion=options.complete_datasets, help="Dataset name, or your own file."
+            metavar="NAME", autocompletion=options.complete("dataset"), help="Dataset name, or your own file."
         ),
     ],
     target: Annotated[

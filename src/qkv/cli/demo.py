@@ -1,14 +1,13 @@
 """`qkv demo`: train a small model, evaluate it and show its attention; about a minute on two cores."""
 
-import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from qkv.cli import options
-from qkv.cli.console import info, progress_bar, result, result_json, result_rich
-from qkv.cli.evaluate import table
+from qkv.cli.console import info, result, result_json, result_rich
+from qkv.cli.evaluate import evaluate_split, table
 from qkv.errors import InputError
 
 RECIPE = "dates-gru"
@@ -32,7 +31,7 @@ def demo(
 
     A GRU with additive attention learns to normalize dates in ten languages and is tested on 2,000 held-out dates.
     """
-    from qkv.pipelines.translator import Translator
+    from qkv.pipelines.translator import GREEDY, Translator
     from qkv.training import job
     from qkv.training.recipe import read_recipe
     from qkv.training.run import Run
@@ -57,11 +56,8 @@ def demo(
     pairs = data.splits["test"]
     info(f"2. Evaluate on {len(pairs):,} held-out dates")
     translator = Translator(output, device=device)
-    with progress_bar("testing", len(pairs)) as progress:
-        began = time.monotonic()
-        task: Any = recipe.task_class.for_evaluation(data, translator.model, recipe.task, recipe.train, recipe.seed)
-        evaluation = task.evaluate(translator.model, data, "test", progress=progress)
-        seconds = time.monotonic() - began
+    task = recipe.task_class.for_evaluation(data, translator.model, recipe.task, recipe.train, recipe.seed)
+    evaluation = evaluate_split(task, translator.model, data, "test", GREEDY, "testing")
 
     info("3. Translate and show the attention weights")
     answers = translator(EXAMPLES, attention=True)
@@ -72,7 +68,7 @@ def demo(
         summary = {"seconds": done.state.seconds, "size": evaluation.size, **evaluation.scores}
         result_json({**summary, "page": str(page), "png": str(picture)})
         return
-    result(table(task, evaluation, seconds))
+    result(table(task, evaluation))
     result("")
     for answer in answers:
         result(f"{answer.source:28} {answer.text}")

@@ -1,4 +1,4 @@
-"""`qkv classify`, `tag`, `fill` and `embed`: the commands of text encoders."""
+"""`qkv classify`, `tag`, `answer`, `fill` and `embed`: the commands of encoders."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -14,9 +14,10 @@ from qkv.cli.console import note, result, result_json, result_line, results_to
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
+    from qkv.datasets.squad import Question
     from qkv.pipelines.classifier import Classification
     from qkv.pipelines.mask_filler import FilledText
-    from qkv.pipelines.tagger import TaggedText
+    from qkv.pipelines.question_answerer import ExtractedAnswer
     from qkv.types import Tensor
 
 
@@ -55,10 +56,13 @@ def classify(
     chunk = batch_size or BATCH_SIZE if pictures else texts.CHUNK
     with results_to(output):
         for number, line, answer in texts.predictions("classifying", lines, predict, chunk):
+            probabilities = {} if answer is None else answer.probabilities
             if json:
-                result_json({"input": number, "picture" if pictures else "text": line, **_classification_dict(answer)})
+                rounded = {label: round(value, 6) for label, value in probabilities.items()}
+                best = {"label": None if answer is None else answer.label, "probabilities": rounded}
+                result_json({"input": number, "picture" if pictures else "text": line, **best})
             else:
-                ranked = [] if answer is None else [*answer.probabilities.items()][:top_k]
+                ranked = [*probabilities.items()][:top_k]
                 result_line(*chain.from_iterable((label, f"{probability:.4f}") for label, probability in ranked))
 
 
@@ -83,16 +87,6 @@ def _image_classifier(
     return lambda paths: classifier(paths, batch_size=batch_size)
 
 
-def _classification_dict(answer: "Classification | None") -> dict[str, Any]:
-    """Return a classification as a JSON object."""
-    if answer is None:
-        return {"label": None, "probabilities": {}}
-    return {
-        "label": answer.label,
-        "probabilities": {label: round(value, 6) for label, value in answer.probabilities.items()},
-    }
-
-
 def tag(
     run: options.Folder,
     text: options.Texts = None,
@@ -114,31 +108,135 @@ def tag(
     sentences = texts.read_conllu(text, file)
     lines = [sentence.text for sentence in sentences] or texts.read_texts(text, file, strict=strict)
 
-    from qkv.pipelines.tagger import Tagger
+    from qkv.pipelines.tagger import TaggedText, Tagger
 
     tagger, remaining = Tagger(run, device=device), iter(sentences)
 
-    def predict(chunk: list[str]) -> list["TaggedText"]:
+    def predict(chunk: list[str]) -> list[TaggedText]:
         return tagger([*islice(remaining, len(chunk))] or chunk, batch_size=batch_size)
 
     with results_to(output):
-        for number, line, answer in texts.predictions("tagging", lines, predict):
+        for number, line, tagged in texts.predictions("tagging", lines, predict):
+            answer = tagged or TaggedText(line, (), (), ())
             if json:
-                result_json({"input": number, "text": line, **_tagged_dict(answer)})
+                fields = {key: value for key, value in asdict(answer).items() if key != "text"}
+                result_json({"input": number, "text": line, **fields})
             else:
-                pairs = () if answer is None else zip(answer.words, answer.tags, strict=True)
+                pairs = zip(answer.words, answer.tags, strict=True)
                 result_line(" ".join(f"{word}/{tag}" for word, tag in pairs))
 
 
-def _tagged_dict(answer: "TaggedText | None") -> dict[str, Any]:
-    """Return a tagged text as a JSON object."""
-    if answer is None:
-        return {"words": [], "tags": [], "offsets": [], "entities": []}
+def answer(
+    run: options.Folder,
+    question: Annotated[str | None, typer.Option("--question", metavar="TEXT", help="Question.")] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="TEXT", help="Text that may contain the answer.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help='JSON Lines file (- for stdin) with {"question": "...", "text": "..."} per line.',
+        ),
+    ] = None,
+    top_k: Annotated[int, typer.Option("--top-k", help="Number of answers per question.")] = 1,
+    max_answer_tokens: Annotated[
+        int, typer.Option("--max-answer-tokens", help="Maximum number of tokens in an answer.")
+    ] = 30,
+    stride: Annotated[
+        int | None, typer.Option("--stride", help="Stride between windows over a long text, in tokens [half a window].")
+    ] = None,
+    batch_size: options.BatchSize = None,
+    output: options.Output = None,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Answer questions with a span of a text.
+
+    The questions are --question and --text, or the lines of a file or of standard input in JSON Lines format. Prints
+    one line per answer: question number, probability, start and end character offsets, and the answer span. If "no
+    answer" is more likely than any span, an empty answer comes first.
+    """
+    questions = _read_questions(question, text, file)
+
+    from qkv.pipelines.question_answerer import QuestionAnswerer
+
+    answerer = QuestionAnswerer(run, device=device)
+    if cut := answerer.truncated_questions([question.question for question in questions]):
+        note(f"{len(cut)} question(s) are too long and truncated, first: input {cut[0]}")
+    remaining = iter(questions)
+
+    def predict(chunk: list[str]) -> list["ExtractedAnswer"]:
+        contexts = [question.text for question in islice(remaining, len(chunk))]
+        return answerer(
+            chunk,
+            contexts,
+            top_k=top_k,
+            max_answer_tokens=max_answer_tokens,
+            stride=stride,
+            batch_size=batch_size,
+        )
+
+    lines = [question.question for question in questions]
+    with results_to(output):
+        for number, _, extracted in texts.predictions("answering", lines, predict):
+            assert extracted is not None  # no question is empty
+            if json:
+                result_json({"input": number, **_answer_dict(extracted)})
+            else:
+                _print_answer(number, extracted, top_k)
+
+
+def _read_questions(question: str | None, text: str | None, file: Path | None) -> "list[Question]":
+    if question is None and text is None:
+        lines = [(number, line) for number, line in enumerate(texts.read_lines(file), start=1) if line.strip()]
+        return [_parse_question(line, f"{file or texts.STDIN}: line {number}") for number, line in lines]
+    if file is not None:
+        raise InputError("--input cannot be combined with --question and --text")
+    if question is None or text is None:
+        raise InputError("missing input: pass both --question and --text, or --input")
+    for name, value in (("--question", question), ("--text", text)):
+        if not value.strip():
+            raise InputError(f"{name} is empty")
+    from qkv.datasets.squad import Question
+
+    return [Question(question, text)]
+
+
+def _parse_question(line: str, where: str) -> "Question":
+    from qkv.datasets.squad import Question
+    from qkv.datasets.tables import parse_json
+
+    match parse_json(line, where):
+        case {"question": str(question), "text": str(text)} if question.strip() and text.strip():
+            return Question(question, text)
+    raise InputError(f'{where}: expected {{"question": "...", "text": "..."}} with non-empty values')
+
+
+def _print_answer(number: int, answer: "ExtractedAnswer", top_k: int) -> None:
+    rows = [
+        (f"{candidate.probability:.4f}", str(candidate.start), str(candidate.end), " ".join(candidate.text.split()))
+        for candidate in answer.candidates
+    ]
+    if answer.span is None:
+        rows.insert(0, (f"{answer.no_answer:.4f}", "", "", ""))
+    for row in rows[:top_k]:
+        result_line(str(number), *row)
+
+
+def _answer_dict(answer: "ExtractedAnswer") -> dict[str, Any]:
+    """Return an answer as a JSON object; the best spans are listed even if "no answer" wins."""
+    candidates = [
+        {"text": span.text, "begin": span.start, "end": span.end, "probability": round(span.probability, 6)}
+        for span in answer.candidates
+    ]
     return {
-        "words": answer.words,
-        "tags": answer.tags,
-        "offsets": answer.offsets,
-        "entities": [asdict(entity) for entity in answer.entities],
+        "question": answer.question,
+        "text": answer.context,
+        "answer": None if answer.span is None else candidates[0],
+        "no_answer": round(answer.no_answer, 6),
+        "candidates": candidates,
     }
 
 
@@ -171,24 +269,15 @@ def fill(
     with results_to(output):
         for number, line, answer in texts.predictions("filling in", lines, predict):
             if json:
-                result_json({"input": number, "text": line, **_filled_dict(answer)})
+                masks = [
+                    [{"word": guess.word, "probability": round(guess.probability, 6)} for guess in guesses]
+                    for guesses in (answer.guesses if answer else ())
+                ]
+                result_json({"input": number, "text": line, "filled": answer.filled if answer else "", "masks": masks})
             elif answer is not None:
                 for mask, guesses in enumerate(answer.guesses, start=1):
                     for guess in guesses:
                         result_line(str(number), str(mask), f"{guess.probability:.4f}", guess.word)
-
-
-def _filled_dict(answer: "FilledText | None") -> dict[str, Any]:
-    """Return the predictions for the masks of a text as a JSON object."""
-    if answer is None:
-        return {"filled": "", "masks": []}
-    return {
-        "filled": answer.filled,
-        "masks": [
-            [{"word": guess.word, "probability": round(guess.probability, 6)} for guess in guesses]
-            for guesses in answer.guesses
-        ],
-    }
 
 
 def embed(
@@ -196,10 +285,7 @@ def embed(
     text: options.Texts = None,
     file: options.Input = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", callback=options.check_output, metavar="FILE", help="Output file (.npy or .safetensors)."
-        ),
+        Path | None, options.output_file("--output", "FILE", "Output file (.npy or .safetensors).")
     ] = None,
     pooling: Annotated[
         str, typer.Option("--pooling", metavar="POOLING", help="Pooling: mean, cls or pooler.")

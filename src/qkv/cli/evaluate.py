@@ -30,10 +30,7 @@ Split = Annotated[
 Limit = Annotated[
     int | None, typer.Option("--limit", min=1, max=options.MAX_COUNT, help="Evaluate only the first N pairs.")
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", callback=options.check_output, metavar="FILE", help="Write the outputs, one per line."),
-]
+Output = Annotated[Path | None, options.output_file("--output", "FILE", "Write the outputs, one per line.")]
 NoRecord = Annotated[bool, typer.Option("--no-record", help="Do not append the result to RUN/results.jsonl.")]
 
 
@@ -55,8 +52,10 @@ def evaluate(
     Reports the metrics of the task, e.g. BLEU and chrF (sacrebleu) for translation. Results on a whole split are
     appended to RUN/results.jsonl for `qkv compare`.
     """
+    from qkv.experiments.results import record_evaluation
     from qkv.generation import GenerationConfig
     from qkv.hub import load
+    from qkv.tasks.train_config import TrainConfig
 
     search = GenerationConfig(num_beams=num_beams, length_penalty=length_penalty)
     if data and split is not None:
@@ -73,19 +72,24 @@ def evaluate(
     if output is not None and len(names) > 1:
         raise InputError(f"--output requires a single split, not {len(names)}: {', '.join(names)}")
     model = load(run, device=device)
-    task = _build_task(task_class, own, loaded, model)
+    settings = (
+        (own.recipe.task, own.recipe.train, own.recipe.seed) if own else (task_class.config_class(), TrainConfig(), 0)
+    )
+    task = task_class.for_evaluation(loaded, model, *settings)
     # Results on part of a split or for a single checkpoint must not be recorded as results of the run.
     complete = own is not None and not data and run == own.folder and limit is None
     for name in names:
         for message in task.notes_on(loaded, name):
             note(message)
-        evaluation, seconds = _evaluate_split(task, model, loaded, name, search)
-        _print_evaluation(run, name, task, evaluation, seconds, json=json)
+        evaluation = evaluate_split(task, model, loaded, name, search)
+        _print_evaluation(run, name, task, evaluation, json=json)
         if output is not None:
             lines = (" ".join(text.splitlines()) for text in evaluation.outputs)
             write_atomically(output, "".join(f"{line}\n" for line in lines).encode())
         if own is not None and complete and not no_record:
-            _record(own, model, loaded, name, evaluation, seconds, search)
+            record = record_evaluation(own, model, loaded, name, evaluation, search)
+            suffix = "" if record.finished else f" (training is not finished: step {record.steps:,})"
+            info(f"recorded in {own.folder / 'results.jsonl'}{suffix}")
 
 
 def _task_class(
@@ -104,63 +108,36 @@ def _task_class(
     return task_class
 
 
-def _build_task(task_class: type["Task"], own: "Run | None", data: "Dataset[Any]", model: Any) -> "Task":
-    from qkv.tasks.train_config import TrainConfig
-
-    if own is None:
-        return task_class.for_evaluation(data, model, task_class.config_class(), TrainConfig(), 0)
-    return task_class.for_evaluation(data, model, own.recipe.task, own.recipe.train, own.recipe.seed)
-
-
-def _evaluate_split(
-    task: "Task", model: Any, data: "Dataset[Any]", split: str, search: "GenerationConfig"
-) -> tuple["Evaluation", float]:
-    """Evaluate a model on a split and return the result and the seconds it took."""
+def evaluate_split(
+    task: "Task", model: Any, data: "Dataset[Any]", split: str, search: "GenerationConfig", label: str = "evaluating"
+) -> "Evaluation":
+    """Evaluate a model on a split, with a progress bar."""
     began = time.monotonic()
-    with progress_bar("evaluating", len(data.splits[split]) if task.searches else 0) as progress:
+    with progress_bar(label, len(data.splits[split]) if task.searches else 0) as progress:
         arguments = {"search": search, "progress": progress} if task.searches else {}
         evaluation = task.evaluate(model, data, split, **arguments)
-    return evaluation, time.monotonic() - began
+    return replace(evaluation, seconds=time.monotonic() - began)
 
 
-def _record(
-    own: "Run",
-    model: Any,
-    data: "Dataset[Any]",
-    split: str,
-    evaluation: "Evaluation",
-    seconds: float,
-    search: "GenerationConfig",
-) -> None:
-    from qkv.experiments.results import record_evaluation
-
-    options = {"beam": search.num_beams, "length_penalty": search.length_penalty}
-    record = record_evaluation(own, model, data, split, evaluation, seconds=seconds, **options)
-    suffix = "" if record.finished else f" (training is not finished: step {record.steps:,})"
-    info(f"recorded in {own.folder / 'results.jsonl'}{suffix}")
-
-
-def _print_evaluation(
-    run: Path, split: str, task: "Task", evaluation: "Evaluation", seconds: float, *, json: bool
-) -> None:
+def _print_evaluation(run: Path, split: str, task: "Task", evaluation: "Evaluation", *, json: bool) -> None:
     if evaluation.skipped:
         note(f"skipped {evaluation.skipped} pair(s) longer than the model allows")
     if json:
         summary = {"run": str(run), "split": split, "size": evaluation.size, **evaluation.scores}
-        result_json({**summary, "signatures": evaluation.signatures, "seconds": seconds})
+        result_json({**summary, "signatures": evaluation.signatures, "seconds": evaluation.seconds})
         return
     info(f"{run}: {evaluation.size:,} {evaluation.unit} of {split}")
-    result(table(task, evaluation, seconds))
+    result(table(task, evaluation))
 
 
-def table(task: "Task", evaluation: "Evaluation", seconds: float) -> str:
+def table(task: "Task", evaluation: "Evaluation") -> str:
     """Format an evaluation as a table."""
     metrics = {**task.metrics, **task.test_metrics}
     rows = [
         f"{metrics[name].name:28}  {metrics[name].shown(value):>10}   {evaluation.signatures.get(name, '')}".rstrip()
         for name, value in evaluation.scores.items()
     ]
-    rows.append(f"{'speed':28}  {evaluation.size / seconds:10.0f}   {evaluation.unit}/s")
+    rows.append(f"{'speed':28}  {evaluation.size / evaluation.seconds:10.0f}   {evaluation.unit}/s")
     if evaluation.mistakes:
         rows += ["", f"first {len(evaluation.mistakes)} mistake(s):"]
         mistakes = ([printable(repr(text)) for text in mistake] for mistake in evaluation.mistakes)

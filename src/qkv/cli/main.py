@@ -9,8 +9,8 @@ import typer
 
 from qkv import __version__
 from qkv.cli import (
-    answer,
     caption,
+    catalog,
     compare,
     console,
     convert,
@@ -19,8 +19,6 @@ from qkv.cli import (
     encoders,
     evaluate,
     generate,
-    models,
-    recipes,
     train,
     translate,
     view,
@@ -56,15 +54,15 @@ app.command(name="translate")(translate.translate)
 app.command(name="generate")(generate.generate)
 app.command(name="classify")(encoders.classify)
 app.command(name="tag")(encoders.tag)
-app.command(name="answer")(answer.answer)
+app.command(name="answer")(encoders.answer)
 app.command(name="caption")(caption.caption)
 app.command(name="fill")(encoders.fill)
 app.command(name="embed")(encoders.embed)
 app.command(name="view")(view.view)
 app.command(name="convert")(convert.convert)
 app.add_typer(data.app, name="data")
-app.add_typer(recipes.app, name="recipes")
-app.add_typer(models.app, name="models")
+app.add_typer(catalog.recipes, name="recipes")
+app.add_typer(catalog.models, name="models")
 add_plugin_option(app)
 
 

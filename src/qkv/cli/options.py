@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from qkv.errors import ConfigError, InputError, QkvError
-from qkv.registry import load_plugin
+from qkv.registry import load_plugin, registered
 from qkv.runtime.files import check_output_file
 
 
@@ -34,23 +34,18 @@ def complete_runs(incomplete: str) -> list[str]:
     return runs or folders
 
 
-def complete_datasets(incomplete: str) -> list[str]:
-    """Return the names of datasets that begin with `incomplete`."""
-    from qkv.registry import registered
+def complete(kind: str) -> Callable[[str], list[str]]:
+    """Return a function that completes the names of the registered classes of a kind."""
 
-    return _matching(sorted(registered("dataset")), incomplete)
+    def matching(incomplete: str) -> list[str]:
+        return _matching(sorted(registered(kind)), incomplete)
 
-
-def complete_models(incomplete: str) -> list[str]:
-    """Return the names of models that begin with `incomplete`."""
-    from qkv.registry import registered
-
-    return _matching(sorted(registered("model")), incomplete)
+    return matching
 
 
 def complete_keys(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return the keys of the recipe of a command that begin with `incomplete`, with their meanings."""
-    from qkv.cli.keys import FROM_DATA, recipe_keys
+    from qkv.cli.catalog import FROM_DATA, recipe_keys
     from qkv.training.recipe import read_recipe
 
     # After an option without a value, here --set, the arguments have not been parsed.
@@ -59,7 +54,7 @@ def complete_keys(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         tables = recipe_keys(read_recipe(name))
     except QkvError:
         return []
-    keys = (key for table in tables for key in table.keys if key.value != FROM_DATA)
+    keys = (key for keys in tables.values() for key in keys if key.value != FROM_DATA)
     return [(f"{key.name}=", key.meaning) for key in keys if key.name.startswith(incomplete)]
 
 
@@ -72,6 +67,11 @@ def check_output(path: Path | None) -> Path | None:
     if path is not None:
         check_output_file(path)
     return path
+
+
+def output_file(name: str, metavar: str, text: str) -> Any:
+    """Return an option for an output file, with its help text."""
+    return typer.Option(name, callback=check_output, metavar=metavar, help=text)
 
 
 def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
@@ -95,6 +95,10 @@ Plugin = Annotated[
         callback=_load_plugins,
         help="Python file that registers scores, models, tasks, datasets, ...; repeatable.",
     ),
+]
+RecipeName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", autocompletion=complete_recipes, help="Recipe name, or path to a .toml file."),
 ]
 Assignments = Annotated[
     list[str] | None,
@@ -124,18 +128,8 @@ Documents = Annotated[
     list[Path] | None,
     typer.Option("--document", metavar="FILE", help="File to read as a single text (- for stdin); repeatable."),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", callback=check_output, metavar="FILE", help="Write the results to a file instead of stdout."
-    ),
-]
-Page = Annotated[
-    Path | None,
-    typer.Option(
-        "--page", callback=check_output, metavar="PAGE.html", help="Write an HTML page with the attention weights."
-    ),
-]
+Output = Annotated[Path | None, output_file("--output", "FILE", "Write the results to a file instead of stdout.")]
+Page = Annotated[Path | None, output_file("--page", "PAGE.html", "Write an HTML page with the attention weights.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue a job that was interrupted, with the same --input and --output.")
 ]

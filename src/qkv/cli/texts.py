@@ -71,15 +71,15 @@ def note_too_long(reader: "TextPipeline | AttentionProbe", lines: Sequence[str])
         )
 
 
-def note_unknown_tokens(unknown: Mapping[int, Sequence[str]], what: str = "input") -> None:
+def note_unknown_tokens(unknown: Mapping[int, Sequence[str]]) -> None:
     """Print one note listing the out-of-vocabulary tokens of all inputs (input number -> tokens)."""
     if not unknown:
         return
     tokens = list(dict.fromkeys(chain.from_iterable(unknown.values())))
     names = [f"'{printable(t, 20)}' ({' '.join(f'U+{ord(c):04X}' for c in t[:3])})" for t in tokens[:MAX_UNKNOWN_SHOWN]]
     more = f" and {len(tokens) - MAX_UNKNOWN_SHOWN:,} more" if len(tokens) > MAX_UNKNOWN_SHOWN else ""
-    first = f"{what} {next(iter(unknown))}"
-    where = first if len(unknown) == 1 else f"{len(unknown):,} {what}s, first: {first}"
+    first = f"input {next(iter(unknown))}"
+    where = first if len(unknown) == 1 else f"{len(unknown):,} inputs, first: {first}"
     hint = "; the input has tabs: pass a single column (cut -f 1)" if "\t" in tokens else ""
     note(f"{where}: out-of-vocabulary tokens: {', '.join(names)}{more}{hint}")
 

@@ -18,18 +18,8 @@ if TYPE_CHECKING:
 COUNT = 20  # test examples
 
 
-Page = Annotated[
-    Path | None,
-    typer.Option(
-        "--page", callback=options.check_output, metavar="PAGE.html", help="Output page [RUN/attention.html]."
-    ),
-]
-Png = Annotated[
-    Path | None,
-    typer.Option(
-        "--png", callback=options.check_output, metavar="FILE.png", help="Also plot the first input as a PNG."
-    ),
-]
+Page = Annotated[Path | None, options.output_file("--page", "PAGE.html", "Output page [RUN/attention.html].")]
+Png = Annotated[Path | None, options.output_file("--png", "FILE.png", "Also plot the first input as a PNG.")]
 Layer = Annotated[
     str | None,
     typer.Option("--layer", metavar="LAYER", help="Layer to plot [last cross-attention layer, else the first]."),

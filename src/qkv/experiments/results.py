@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,12 +19,14 @@ from qkv import __version__
 from qkv.config import build, override, require
 from qkv.datasets.dataset import Dataset
 from qkv.errors import InputError
+from qkv.generation import GenerationConfig
 from qkv.hub.checkpoint_manifest import read_manifest
 from qkv.metrics.text_metrics import Bucket
 from qkv.runtime import provenance
 from qkv.runtime.files import name_output_errors, open_for_append, open_regular, read_regular
 from qkv.tasks.task import Evaluation
 from qkv.training.run import Run
+from qkv.training.run_manifest import flat
 
 RESULTS = "results.jsonl"
 NOT_RECORDED = ("seed", "data.folder")  # rows have several seeds, and the folder of the data does not matter
@@ -99,7 +101,7 @@ def measures(scores: Mapping[str, float], signatures: Mapping[str, str]) -> tupl
 
 
 def record_evaluation(
-    run: Run, model: Any, data: Dataset[Any], split: str, evaluation: Evaluation, *, seconds: float, **search: Any
+    run: Run, model: Any, data: Dataset[Any], split: str, evaluation: Evaluation, search: GenerationConfig
 ) -> Record:
     """Append an evaluation of a run to its results, with everything needed to reproduce it."""
     recipe, manifest = run.recipe, read_manifest(run.checkpoints[-1])
@@ -135,8 +137,9 @@ def record_evaluation(
         commit=provenance.commit(),
         source_hash=provenance.source_hash(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=seconds,
-        **search,
+        seconds=evaluation.seconds,
+        beam=search.num_beams,
+        length_penalty=search.length_penalty,
     )
     append_record(run.folder, record)
     return record
@@ -149,21 +152,12 @@ def recorded_changes(overrides: Sequence[str]) -> tuple[str, ...]:
     """
     values: dict[str, str] = {}
     for assignment in overrides:
-        for key, value in _flat(override({}, [assignment])):
+        for key, value in flat(override({}, [assignment])).items():
             values.pop(key, None)
             values[key] = value
     # The name of a term comes before its options, which another name would reset.
     order = sorted(values, key=lambda key: (key.rpartition(".")[0], not key.endswith(".name"), key))
     return tuple(f"{key}={_to_toml(values[key])}" for key in order if key not in NOT_RECORDED)
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value with its dotted key."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _to_toml(value: Any) -> str:

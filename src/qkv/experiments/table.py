@@ -1,6 +1,8 @@
 """Markdown tables of results: one row per recipe, with its seeds and folds."""
 
 import hashlib
+import html
+import re
 import shlex
 import statistics
 from collections.abc import Iterable, Sequence
@@ -9,14 +11,16 @@ from itertools import groupby
 from urllib.parse import quote
 
 from qkv.datasets.columns import PAIRS, Column
-from qkv.experiments.markdown import code, plain
 from qkv.experiments.results import Record
 from qkv.experiments.run_labels import fold_of, published_changes, row_label
 from qkv.registry import registered
+from qkv.runtime.text import escape_controls
 
 UNFINISHED = "training not finished"
 HASH_DIGITS = 12
 TableKey = tuple[str, str, str, str]  # data, languages, task, data hash
+# Characters that are special in Markdown, other than underscores inside a word and brackets not followed by a link.
+SPECIAL = re.compile(r"[\\`*|#~]|\](?=[(\[])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 @dataclass(frozen=True)
@@ -256,3 +260,15 @@ def _environment(record: Record) -> str:
 def _version(torch: str, commit: str, source_hash: str, without_commit: str) -> str:
     version = f"commit {commit[:HASH_DIGITS]}" if commit else without_commit
     return f"torch {torch}, {version} (source {source_hash[:HASH_DIGITS]})"
+
+
+def plain(text: str) -> str:
+    """Return Markdown that renders as the given text: it cannot become HTML, a link, a table cell or a new line."""
+    return html.escape(SPECIAL.sub(r"\\\g<0>", escape_controls(" ".join(text.splitlines()))), quote=False)
+
+
+def code(text: str) -> str:
+    """Return text as inline code; as an HTML element if it contains backticks or HTML."""
+    if re.search(r"[`<>&]", text) or not text.strip() or escape_controls(text) != text:
+        return f"<code>{plain(text)}</code>"
+    return f"`{text}`"

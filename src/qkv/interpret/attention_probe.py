@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -11,14 +10,12 @@ from qkv.attention import Attend, TreePositions, watch
 from qkv.attention.layers import Layer, attention_layers
 from qkv.datasets.tagged import Tagged, text_of
 from qkv.errors import InputError
-from qkv.hub import load
 from qkv.nn.interfaces import LanguageModel, TextEncoder
 from qkv.pipelines.output import Answer, AttentionMap
+from qkv.pipelines.pipeline import Pipeline, one_or_many
 from qkv.pipelines.tagger import encode_sentences
-from qkv.pipelines.text_inputs import AnyExampleEncoder, build_example_encoder
+from qkv.pipelines.text_inputs import AnyExampleEncoder, WordExampleEncoder, build_example_encoder
 from qkv.pipelines.tree_inputs import ParsedSentence, Tree, reads_trees, require_heads, tree_positions
-from qkv.runtime.device import pick_device
-from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.words import split_words
 from qkv.types import Float, Int, Tensor
 
@@ -41,7 +38,7 @@ class ModelInput(NamedTuple):
     tree: Tree | None = None
 
 
-class AttentionProbe:
+class AttentionProbe(Pipeline):
     """A text model: `AttentionProbe("folders/bert-base-uncased")("The cat sat.").attention`.
 
     A text encoder sees a text with its special tokens, a language model the text alone, both truncated to the model's
@@ -49,35 +46,26 @@ class AttentionProbe:
     mean log-probability of a token given those before it.
     """
 
-    def __init__(
-        self,
-        model: str | Path | TextEncoder | LanguageModel[Any],
-        tokenizer: Tokenizer | None = None,
-        device: str = "auto",
-    ) -> None:
-        loaded: Any = load(model, pick_device(device)) if isinstance(model, str | Path) else model
-        self.name = str(model) if isinstance(model, str | Path) else type(model).__name__
-        if not isinstance(loaded, TextEncoder | LanguageModel):
-            raise InputError(f"{self.name}: is a {type(loaded).__name__}, not a text encoder or language model")
-        self.model: TextEncoder | LanguageModel[Any] = loaded.eval()
-        self.tokenizer: Tokenizer | None = loaded.tokenizer if tokenizer is None else tokenizer
+    task_description: ClassVar = "attention of texts"
+    model_class: ClassVar = object
+    unit: ClassVar = "tokens"  # that `max_tokens` counts
+    model: TextEncoder | LanguageModel[Any]
+
+    def setup(self) -> None:
+        if not isinstance(self.model, TextEncoder | LanguageModel):
+            raise InputError(f"{self.name}: is a {type(self.model).__name__}, not a text encoder or language model")
         self.layers = attention_layers(self.model)
         if not self.layers:
             raise InputError(f"{self.name}: {type(self.model).__name__} has no attention layers")
         self.encoder: AnyExampleEncoder | None = None  # language models take plain token ids
         if isinstance(self.model, TextEncoder):
-            self.encoder = build_example_encoder(self.tokenizer, self.model.config)
-            self.tokenizer = self.encoder.tokenizer
+            self.encoder = build_example_encoder(self._tokenizer, self.model.config)
+            self._tokenizer = self.encoder.tokenizer
             if self.encoder.unit == "sentences":
                 raise InputError(f"{self.name}: is a hierarchical model of sentences: use a DocumentProbe")
-        elif self.tokenizer is None:
-            raise InputError(f"{self.name}: no tokenizer was found next to the weights; pass one")
 
-    def __call__(self, text: str | Tagged) -> Answer:
-        """Return the attention maps of one text."""
-        return self.probe([text])[0]
-
-    def probe(self, texts: Sequence[str | Tagged], layer: str | None = None) -> list[Answer]:
+    @one_or_many
+    def __call__(self, texts: Sequence[str | Tagged], layer: str | None = None) -> list[Answer]:
         """Return the attention maps of each text, or of each sentence with its heads for models with dependency trees.
 
         If all layers together exceed MAX_WEIGHTS, the first ones are kept, with `layer` taking precedence.
@@ -92,11 +80,6 @@ class AttentionProbe:
         max_length: int | None = getattr(self.model.config, "max_length", None)
         return max_length if max_length is None or self.encoder is None else self.encoder.max_tokens(max_length)
 
-    @property
-    def unit(self) -> str:
-        """Unit that `max_tokens` counts."""
-        return "tokens"
-
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """The 1-based numbers of the texts that are truncated to the model's maximum length."""
         max_tokens = self.max_tokens
@@ -109,27 +92,26 @@ class AttentionProbe:
     def _probe(self, text: str, model_input: "ModelInput", layer: str | None, budget: int) -> Answer:
         tokens, pieces = torch.tensor([model_input.ids], device=self.model.device), model_input.pieces
         with watch(self.model, layers=layers_that_fit(self.layers, len(pieces) ** 2, layer, budget)) as records:
-            prediction = (
-                self._scored(tokens)
-                if isinstance(self.model, LanguageModel)
-                else self._labelled(tokens, model_input.tree)
-            )
+            if isinstance(self.model, LanguageModel):
+                log_p = self.model(tokens)[0, :-1].float().log_softmax(dim=-1).gather(1, tokens[0, 1:, None])
+                prediction = Prediction(score=float(log_p.mean()))  # NaN for a text of one token
+            else:
+                prediction = self._labelled(tokens, model_input.tree)
         rank = getattr(self.model.config, "rank", None)  # Linformer: keys are projections of all tokens
         keys = pieces if rank is None else tuple(f"mixture {number}" for number in range(1, rank + 1))
         maps = (_map(name, record.weights[0].float().cpu(), pieces, keys) for name, record in records.items())
         return Answer(text, prediction.text, prediction.score, tuple(maps))
 
-    def _scored(self, tokens: Int[Tensor, "1 length"]) -> Prediction:
-        log_p = self.model(tokens)[0, :-1].float().log_softmax(dim=-1).gather(1, tokens[0, 1:, None])
-        return Prediction(score=float(log_p.mean()))  # NaN for a text of one token
-
     def _labelled(self, tokens: Int[Tensor, "1 length"], tree: Tree | None) -> Prediction:
         assert isinstance(self.model, TextEncoder)
         assert self.encoder is not None
-        tree_inputs = (
-            {} if tree is None else {"tree": _to_device(tokens.device, tree_positions([tree], tokens.shape[1]))}
-        )
-        hidden = self.model(self.encoder.lookup(tokens), **tree_inputs)
+        options = {}
+        if tree is not None:
+            positions = tree_positions([tree], tokens.shape[1])
+            options["tree"] = TreePositions(
+                *(values.to(tokens.device) for values in (positions.depth, positions.distance))
+            )
+        hidden = self.model(self.encoder.lookup(tokens), **options)
         if self.model.config.head != "classifier":
             return Prediction()
         score, label = self.model.logits(hidden)[0].float().log_softmax(dim=-1).max(dim=-1)
@@ -160,19 +142,14 @@ class AttentionProbe:
         return ModelInput(example.ids, self._pieces(example.ids), example.tree)
 
     def _encode(self, text: str) -> tuple[list[int], Sequence[str]]:
-        if self.tokenizer is None:  # a model of characters
-            assert self.encoder is not None
+        if isinstance(self.encoder, WordExampleEncoder):
             return self.encoder.encode([text])[0], [text[begin:end] for begin, end in split_words(text)]
         (encoding,) = self.tokenizer.encode_with_offsets([text], add_special_tokens=self.encoder is None)
         return encoding.ids, encoding.pieces
 
     def _pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Display text of special tokens, and of tokens whose text is not known."""
-        return tuple(self.tokenizer.piece(token) for token in ids) if self.tokenizer is not None else ()
-
-
-def _to_device(device: torch.device, positions: TreePositions) -> TreePositions:
-    return TreePositions(positions.depth.to(device), positions.distance.to(device))
+        return () if self._tokenizer is None else tuple(map(self._tokenizer.piece, ids))
 
 
 def _map(

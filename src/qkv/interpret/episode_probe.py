@@ -3,20 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
 
 from qkv.attention import watch
-from qkv.attention.layers import select_layers
 from qkv.datasets.episodes import FewShotDataset
 from qkv.errors import InputError
-from qkv.hub import load_as
 from qkv.models.snail import SNAIL
-from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.pipelines.image_preprocessing import as_rgb, scale_pixels
 from qkv.pipelines.output import Answer, AttentionMap
-from qkv.runtime.device import pick_device
+from qkv.pipelines.pipeline import Pipeline, one_or_many
 from qkv.tasks.few_shot import EVAL_SEED
 
 QUERY = "?"  # the picture without a label
@@ -46,12 +45,16 @@ class EpisodeAnswer(Answer):
         return AttentionMap(f"what {QUERY} reads", layers, self.attention[0].columns, weights)
 
 
-class EpisodeProbe:
+class EpisodeProbe(Pipeline):
     """A few-shot classifier: `EpisodeProbe("runs/omniglot-snail-5way-0", examples)(3).by_layer`."""
 
+    task_description: ClassVar = "attention in episodes"
+    model_class: ClassVar = SNAIL
+    input_types: ClassVar = (int,)
+    model: SNAIL
+
     def __init__(self, model: str | Path | SNAIL, examples: FewShotDataset, device: str = "auto") -> None:
-        loaded = model if isinstance(model, SNAIL) else load_as(SNAIL, model, pick_device(device))
-        self.model: SNAIL = loaded.eval()
+        super().__init__(model, device=device)
         self.examples = examples
         config = self.model.config
         data_shape, model_shape = (examples.ways, *examples.pixels.shape[2:]), (config.ways, *self.model.embed.size)
@@ -61,15 +64,10 @@ class EpisodeProbe:
                 "[classes, channels, height, width]: use the data it was trained on"
             )
 
-    def __call__(self, number: int) -> EpisodeAnswer:
-        """Return the attention in one of the evaluation episodes, by its number."""
-        return self.probe([number])[0]
-
+    @one_or_many
     @torch.inference_mode()
-    def probe(self, numbers: Sequence[int], layer: str | None = None) -> list[EpisodeAnswer]:
-        """Return the attention in each episode, in all layers or in `layer` only."""
-        if layer is not None:
-            select_layers(self.model, layer)
+    def __call__(self, numbers: Sequence[int], layer: str | None = None) -> list[EpisodeAnswer]:
+        """Return the attention in evaluation episodes, given by their numbers, in all layers or in `layer` only."""
         episodes = self.examples.sample(EVAL_SEED, numbers)
         queries = np.take_along_axis(episodes.queries, episodes.query_label[:, None], axis=1)
         pixels = self.examples.pixels.reshape(-1, *self.examples.pixels.shape[2:])[
@@ -79,33 +77,21 @@ class EpisodeProbe:
         with watch(self.model, layers=layer) as records:
             logits = self.model(scale_pixels(torch.from_numpy(pixels)).to(self.model.device), labels)
         log_p = logits.float().log_softmax(dim=-1).cpu()
-        weights = {
-            name: record.weights[:, :, -1:].float().cpu().numpy() for name, record in records.items()
-        }  # b 1 1 length
+        weights = {name: record.weights[:, :, -1:].float().cpu().numpy() for name, record in records.items()}
         all_labels = np.concatenate((episodes.labels, episodes.query_label[:, None]), axis=1).tolist()
-        return [
-            _answer(number, pixels[row], tuple(all_labels[row]), log_p[row].numpy(), row, weights)
-            for row, number in enumerate(numbers)
-        ]
-
-
-def _answer(
-    number: int,
-    pixels: UInt8[np.ndarray, "length channels height width"],
-    labels: tuple[int, ...],
-    log_p: np.ndarray,
-    row: int,
-    layer_weights: dict[str, np.ndarray],
-) -> EpisodeAnswer:
-    guess = int(log_p.argmax())
-    columns = (*(str(label + 1) for label in labels[:-1]), QUERY)
-    rgb = np.moveaxis(pixels.repeat(3, axis=1) if pixels.shape[1] == 1 else pixels, 1, -1)
-    return EpisodeAnswer(
-        f"episode {number}",
-        str(guess + 1),
-        float(log_p[guess]),
-        tuple(AttentionMap(name, (QUERY,), columns, weights[row]) for name, weights in layer_weights.items()),
-        pixels=rgb,
-        labels=labels,
-        guess=guess,
-    )
+        answers = []
+        for row, number in enumerate(numbers):
+            guess = int(log_p[row].argmax())
+            columns = (*(str(label + 1) for label in all_labels[row][:-1]), QUERY)
+            answers.append(
+                EpisodeAnswer(
+                    f"episode {number}",
+                    str(guess + 1),
+                    float(log_p[row, guess]),
+                    tuple(AttentionMap(name, (QUERY,), columns, layer[row]) for name, layer in weights.items()),
+                    pixels=as_rgb(pixels[row]),
+                    labels=tuple(all_labels[row]),
+                    guess=guess,
+                )
+            )
+        return answers

@@ -3,33 +3,36 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
 from qkv.attention import watch
-from qkv.attention.layers import select_layers
 from qkv.datasets.corpora.bandits import Bandits
 from qkv.errors import InputError
-from qkv.hub import load_as
 from qkv.models.snail import SNAILPolicy
 from qkv.pipelines.output import Answer, AttentionMap
-from qkv.runtime.device import pick_device
+from qkv.pipelines.pipeline import Pipeline, one_or_many
 from qkv.tasks.bandit import TEST_SEED, draw_games, rollout
 
 BEGIN = "[begin]"  # the input before the first pull
 WIN, LOSS = "+", "-"
 
 
-class GameProbe:
+class GameProbe(Pipeline):
     """A bandit policy: `GameProbe("runs/bandit-snail-0", Bandits(5, 10))(3).attention`.
 
     The rows of each map are the pulls of a game, named by the arms chosen; the columns are the inputs so far: the
     start, then each pull except the last with its reward.
     """
 
+    task_description: ClassVar = "attention in games"
+    model_class: ClassVar = SNAILPolicy
+    input_types: ClassVar = (int,)
+    model: SNAILPolicy
+
     def __init__(self, model: str | Path | SNAILPolicy, bandits: Bandits, device: str = "auto") -> None:
-        loaded = model if isinstance(model, SNAILPolicy) else load_as(SNAILPolicy, model, pick_device(device))
-        self.model: SNAILPolicy = loaded.eval()
+        super().__init__(model, device=device)
         self.bandits = bandits
         expected = (self.model.config.actions, self.model.config.length)
         if (bandits.arms, bandits.pulls) != expected:
@@ -38,29 +41,19 @@ class GameProbe:
                 f"and {expected[1]} pulls"
             )
 
-    def __call__(self, number: int) -> Answer:
-        """Play one of the evaluation games, by its number."""
-        return self.probe([number])[0]
-
+    @one_or_many
     @torch.inference_mode()
-    def probe(self, numbers: Sequence[int], layer: str | None = None) -> list[Answer]:
-        """Play each game and return its attention, in all layers or in `layer` only."""
-        if layer is not None:
-            select_layers(self.model, layer)
+    def __call__(self, numbers: Sequence[int], layer: str | None = None) -> list[Answer]:
+        """Play evaluation games, by number, and return their attention, in all layers or in `layer` only."""
         games = draw_games(self.bandits, TEST_SEED, numbers).to(self.model.device)
         actions, rewards = rollout(self.model, games)
         with watch(self.model, layers=layer) as records:
             self.model(actions[:, :-1], rewards[:, :-1])
-        layer_weights = {
-            name: record.weights.float().cpu().numpy() for name, record in records.items()
-        }  # game 1 pull pull
+        layer_weights = {name: record.weights.float().cpu().numpy() for name, record in records.items()}
         answers = []
         for game, number in enumerate(numbers):
-            arms, paid = (
-                [arm + 1 for arm in actions[game].tolist()],
-                [bool(reward) for reward in rewards[game].tolist()],
-            )
-            rows = tuple(f"arm{arm}" for arm in arms)
+            paid = [bool(reward) for reward in rewards[game].tolist()]
+            rows = tuple(f"arm{arm + 1}" for arm in actions[game].tolist())
             columns = (BEGIN, *(f"{arm}{WIN if won else LOSS}" for arm, won in zip(rows, paid, strict=True)))[:-1]
             maps = tuple(AttentionMap(name, rows, columns, weights[game]) for name, weights in layer_weights.items())
             answers.append(Answer(f"game {number}", f"{sum(paid)} of {len(paid)} pulls paid ({WIN})", math.nan, maps))

@@ -15,9 +15,9 @@ from qkv.attention.layers import attention_layers
 from qkv.datasets.images import read_image
 from qkv.interpret.attention_probe import MAX_WEIGHTS, Prediction, layers_that_fit
 from qkv.models.vit import ViT
-from qkv.pipelines.image_preprocessing import pixel_scale
+from qkv.pipelines.image_preprocessing import as_rgb, pixel_scale
 from qkv.pipelines.output import Answer, AttentionMap
-from qkv.pipelines.pipeline import Pipeline
+from qkv.pipelines.pipeline import Pipeline, one_or_many
 from qkv.types import Float, Tensor
 
 CLASS, MEAN = "[class]", "[mean]"
@@ -47,11 +47,8 @@ class PictureProbe(Pipeline):
         self.scale = pixel_scale(model, self.model.config.channels)
         self.layers = attention_layers(self.model)
 
-    def __call__(self, path: str | Path) -> PictureAnswer:
-        """Return the attention maps of one picture."""
-        return self.probe([path])[0]
-
-    def probe(self, paths: Sequence[str | Path], layer: str | None = None) -> list[PictureAnswer]:
+    @one_or_many
+    def __call__(self, paths: Sequence[str | Path], layer: str | None = None) -> list[PictureAnswer]:
         """Return the attention maps of each picture, resized to the model's input size."""
         config = self.model.config
         pictures = [read_image(Path(path), config.channels, config.height, config.width) for path in paths]
@@ -70,11 +67,10 @@ class PictureProbe(Pipeline):
             output = self.model(self.scale(torch.from_numpy(pixels.copy())[None]).to(self.model.device))[0]
         patches = [f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1)]
         maps = tuple(
-            AttentionMap(name, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(record.weights[0]).numpy())
+            AttentionMap(name, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(record.weights[0]))
             for name, record in records.items()
         )
-        rgb = np.moveaxis(pixels.repeat(3, axis=0) if len(pixels) == 1 else pixels, 0, -1)
-        return PictureAnswer(name, *self._predict(output), maps, pixels=rgb, grid=(rows, columns))
+        return PictureAnswer(name, *self._predict(output), maps, pixels=as_rgb(pixels), grid=(rows, columns))
 
     def _predict(self, output: Float[Tensor, "scores"]) -> Prediction:
         if self.model.config.classes is None:
@@ -83,6 +79,6 @@ class PictureProbe(Pipeline):
         return Prediction(self.model.labels[int(label)], float(score))
 
 
-def _with_mean(weights: Float[Tensor, "heads tokens tokens"]) -> Float[Tensor, "heads rows tokens"]:
+def _with_mean(weights: Float[Tensor, "heads tokens tokens"]) -> Float[np.ndarray, "heads rows tokens"]:
     weights = weights.float().cpu()
-    return torch.cat((weights, weights.mean(dim=1, keepdim=True)), dim=1)
+    return torch.cat((weights, weights.mean(dim=1, keepdim=True)), dim=1).numpy()

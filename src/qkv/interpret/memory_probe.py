@@ -57,9 +57,9 @@ class MemoryProbe:
             )
 
     @torch.inference_mode()
-    def __call__(self, size: Size, number: int = 0) -> MemoryTrace:
-        """Run the model on sequence `number` of the given size."""
-        sequences = self.puzzle.generate(f"view {number}", 1, size)
+    def __call__(self, size: Size) -> MemoryTrace:
+        """Run the model on a sequence of the given size."""
+        sequences = self.puzzle.generate("view 0", 1, size)
         with watch(self.model) as records:
             logits = self.model(torch.from_numpy(sequences.inputs).to(self.model.device))
         return MemoryTrace(

@@ -17,7 +17,7 @@ from qkv.datasets.images import read_image
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Sampling, generate
 from qkv.models.show_attend_tell import ShowAttendTell
-from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.pipelines.image_preprocessing import as_model_input, as_rgb
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import DecoderTokens, Pipeline, one_or_many
 from qkv.pipelines.text_inputs import inference_batch_size
@@ -49,7 +49,7 @@ class NamedImage:
         """Pixels for display; blank for features."""
         if self.image.dtype != np.uint8:
             return np.full((*self.image.shape[1:], 3), BLANK, dtype=np.uint8)
-        return np.moveaxis(self.image.repeat(3, axis=0) if len(self.image) == 1 else self.image, 0, -1)
+        return as_rgb(self.image)
 
 
 class Captioner(Pipeline):
@@ -94,7 +94,8 @@ class Captioner(Pipeline):
         return results if num_return_sequences > 1 else [best for (best,) in results]
 
     def _caption(self, images: Sequence[NamedImage], config: GenerationConfig) -> list[list[Caption]]:
-        pixels = as_images([image.image for image in images], self.model.device)
+        arrays = torch.from_numpy(np.stack([image.image for image in images]))
+        pixels = as_model_input(arrays.to(self.model.device))
         hypotheses = self.decode(pixels, config)
         repeats = torch.tensor([len(row) for row in hypotheses], device=pixels.device)
         maps = iter(self.attention(pixels.repeat_interleave(repeats, dim=0), [*chain.from_iterable(hypotheses)]))
@@ -176,11 +177,3 @@ class Captioner(Pipeline):
                 what = "features" if config.encoder.name == "features" else "images"
                 raise InputError(f"{path}: {name} is {list(grid.shape)}, but this model takes {what} {list(expected)}")
             yield NamedImage(name, grid)
-
-
-def as_images(
-    arrays: Sequence[Shaped[np.ndarray, "channels height width"]], device: torch.device
-) -> Float[Tensor, "batch channels height width"]:
-    """Convert images to model input: bytes to numbers from -1 to 1, features unchanged."""
-    images = torch.from_numpy(np.stack(arrays)).to(device)
-    return scale_pixels(images) if images.dtype == torch.uint8 else images

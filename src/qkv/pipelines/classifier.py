@@ -1,13 +1,13 @@
 """Text classification: the label of a text, with the probability of each label."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import ClassVar
 
 import torch
 
 from qkv.datasets.batching import BatchSize
-from qkv.datasets.pair import Pair
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
 from qkv.pipelines.text_inputs import IGNORE, AnyExampleEncoder, Example, inference_batch_size, iter_batches
@@ -46,49 +46,35 @@ class Classifier(TextPipeline):
     def __call__(self, texts: Sequence[str], *, batch_size: int | None = None) -> list[Classification]:
         """Classify one text or several."""
         require_text(texts)
-        pairs = [Pair(text, "") for text in texts]
-        log_p = label_log_probabilities(self.model, self.encoder, pairs, inference_batch_size(batch_size))
+        log_p = label_log_probabilities(self.model, self.encoder, texts, inference_batch_size(batch_size))
         return [
-            Classification.from_probabilities(text, self.labels, row)
+            Classification.from_probabilities(text, self.model.labels, row)
             for text, row in zip(texts, log_p.exp().tolist(), strict=True)
         ]
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Label names; LABEL_0, LABEL_1, ... (as in transformers) where none are set."""
-        return self.model.labels
-
-
-@dataclass(frozen=True)
-class EncodedTexts:
-    """Texts encoded for a model."""
-
-    examples: list[Example]
-    too_long: int  # number of truncated texts
-
 
 def encode_texts(
-    encoder: AnyExampleEncoder, pairs: Sequence[Pair], labels: Mapping[str, int], max_length: int
-) -> EncodedTexts:
-    """Encode labelled texts, truncated to the model's maximum length; unknown labels are ignored."""
+    encoder: AnyExampleEncoder, texts: Sequence[str], max_length: int, targets: Iterable[int] = repeat(IGNORE)
+) -> tuple[list[Example], int]:
+    """Encode texts for a model with this `max_length`, and count those that are truncated."""
     max_tokens = encoder.max_tokens(max_length)
-    encoded = encoder.encode([pair.source for pair in pairs])
+    encoded = encoder.encode(texts)
     examples = [
-        Example(encoder.add_special_tokens(ids[:max_tokens]), labels.get(pair.target, IGNORE))
-        for pair, ids in zip(pairs, encoded, strict=True)
+        Example(encoder.add_special_tokens(ids[:max_tokens]), target)
+        for ids, target in zip(encoded, targets, strict=False)
     ]
-    return EncodedTexts(examples, sum(len(ids) > max_tokens for ids in encoded))
+    return examples, sum(len(ids) > max_tokens for ids in encoded)
 
 
 @torch.inference_mode()
 def label_log_probabilities(
-    model: TextEncoder, encoder: AnyExampleEncoder, pairs: Sequence[Pair], batch_size: BatchSize
+    model: TextEncoder, encoder: AnyExampleEncoder, texts: Sequence[str], batch_size: BatchSize
 ) -> Float[Tensor, "texts labels"]:
     """Log-probability of each label for each text."""
     encoder = encoder.fresh_copy()
-    texts = encode_texts(encoder, pairs, {}, model.config.max_length)
-    log_p = torch.zeros(len(pairs), model.config.labels)
-    for rows, batch in iter_batches(texts.examples, encoder.max_batch(batch_size), encoder.pad):
+    examples, _ = encode_texts(encoder, texts, model.config.max_length)
+    log_p = torch.zeros(len(texts), model.config.labels)
+    for rows, batch in iter_batches(examples, encoder.max_batch(batch_size), encoder.pad):
         batch = batch.to(model.device)
         log_p[rows] = model.predict(encoder.lookup(batch.token_ids), batch.lengths).float().log_softmax(dim=-1).cpu()
     return log_p

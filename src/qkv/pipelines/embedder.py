@@ -9,8 +9,9 @@ from torch.nn import functional as F
 from qkv.errors import InputError
 from qkv.models.bert import Bert
 from qkv.nn.interfaces import TextEncoder
+from qkv.pipelines.classifier import encode_texts
 from qkv.pipelines.pipeline import TextPipeline, require_text
-from qkv.pipelines.text_inputs import IGNORE, Example, inference_batch_size, iter_batches
+from qkv.pipelines.text_inputs import inference_batch_size, iter_batches
 from qkv.registry import nearest
 from qkv.types import Float, Int, Tensor
 
@@ -42,9 +43,7 @@ class Embedder(TextPipeline):
         require_text(texts)
         self.check_pooling(pooling)
         encoder = self.encoder.fresh_copy()
-        examples = [
-            Example(encoder.add_special_tokens(ids[: self.max_tokens]), [IGNORE]) for ids in encoder.encode(texts)
-        ]
+        examples, _ = encode_texts(encoder, texts, self.model.config.max_length)
         vectors = torch.zeros(len(texts), self.dim)
         max_batch = encoder.max_batch(inference_batch_size(batch_size))
         with torch.no_grad():  # not inference_mode, so that the vectors can be used in training

@@ -5,7 +5,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from jaxtyping import UInt8
 from torch import nn
 
 from qkv.errors import InputError
@@ -20,6 +22,18 @@ MAX_PIXEL = 255
 def scale_pixels(pixels: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Scale bytes to numbers from -1 to 1, as released vision Transformers do."""
     return pixels.float() / 127.5 - 1
+
+
+def as_model_input(images: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Scale bytes to numbers from -1 to 1; features are unchanged."""
+    return scale_pixels(images) if images.dtype == torch.uint8 else images
+
+
+def as_rgb(
+    pixels: UInt8[np.ndarray, "*batch channels height width"],
+) -> UInt8[np.ndarray, "*batch height width channels"]:
+    """Return images for display, with three channels, the last axis."""
+    return np.moveaxis(pixels.repeat(3, axis=-3) if pixels.shape[-3] == 1 else pixels, -3, -1)
 
 
 @dataclass(frozen=True)

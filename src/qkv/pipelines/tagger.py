@@ -1,7 +1,7 @@
 """Tagging: a tag for each word of a text, and the entities the tags mark."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
@@ -71,51 +71,42 @@ class Tagger(TextPipeline):
         self, texts: Sequence[str | tuple[str, ...] | Tagged], *, batch_size: int | None = None
     ) -> list[TaggedText]:
         """Tag the words of one text or several."""
-        inputs = [_Words.of(text) for text in texts]
-        require_text([words.text for words in inputs])
-        sentences = [Tagged(words.words, ("",) * len(words.words), words.heads) for words in inputs]
+        inputs = [_split(text) for text in texts]
+        require_text([text for text, _, _ in inputs])
+        sentences = [sentence for _, _, sentence in inputs]
         predictions = predict_tags(self.model, self.encoder, sentences, inference_batch_size(batch_size))
         has_entities = are_entity_tags(self.model.config.label_names)
         return [
             TaggedText(
-                words.text,
-                words.words,
+                text,
+                sentence.words,
                 tuple(tags),
-                tuple(words.offsets),
-                tuple(words.entities(tags)) if has_entities else (),
+                tuple(offsets),
+                tuple(_entities(text, offsets, tags)) if has_entities else (),
             )
-            for words, tags in zip(inputs, predictions, strict=True)
+            for (text, offsets, sentence), tags in zip(inputs, predictions, strict=True)
         ]
 
 
-@dataclass(frozen=True)
-class _Words:
-    """A text, the offsets of its words, and their heads if known."""
+def _split(text: str | tuple[str, ...] | Tagged) -> tuple[str, list[Span], Tagged]:
+    """A text, the offsets of its words, and the words as an untagged sentence."""
+    if isinstance(text, str):
+        offsets = split_words(text)
+        words = tuple(text[start:end] for start, end in offsets)
+        return text, offsets, Tagged(words, ("",) * len(words))
+    words, heads = (text.words, text.heads) if isinstance(text, Tagged) else (text, None)
+    if not all(word.strip() for word in words):
+        raise InputError(f"words must not be blank, but one of {printable(str(list(words)))} is")
+    ends = accumulate(len(word) + 1 for word in words)
+    offsets = [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
+    return " ".join(words), offsets, Tagged(words, ("",) * len(words), heads)
 
-    text: str
-    offsets: list[Span]
-    heads: tuple[int, ...] | None = None
 
-    @classmethod
-    def of(cls, text: str | tuple[str, ...] | Tagged) -> "_Words":
-        if isinstance(text, str):
-            return cls(text, split_words(text))
-        if isinstance(text, Tagged):
-            return replace(cls.of(text.words), heads=text.heads)
-        if not all(word.strip() for word in text):
-            raise InputError(f"words must not be blank, but one of {printable(str(list(text)))} is")
-        ends = accumulate(len(word) + 1 for word in text)
-        return cls(" ".join(text), [(end - 1 - len(word), end - 1) for word, end in zip(text, ends, strict=True)])
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        return tuple(self.text[start:end] for start, end in self.offsets)
-
-    def entities(self, tags: Sequence[str]) -> Iterator[Entity]:
-        """Entities marked by the tags, in the order of the text."""
-        for first, after, kind in sorted(entities(tags)):
-            start, end = self.offsets[first][0], self.offsets[after - 1][1]
-            yield Entity(kind, self.text[start:end], start, end)
+def _entities(text: str, offsets: Sequence[Span], tags: Sequence[str]) -> Iterator[Entity]:
+    """Entities marked by the tags, in the order of the text."""
+    for first, after, kind in sorted(entities(tags)):
+        start, end = offsets[first][0], offsets[after - 1][1]
+        yield Entity(kind, text[start:end], start, end)
 
 
 class Word(NamedTuple):
@@ -194,17 +185,17 @@ def predict_tags(
     tags = [[""] * len(sentence.words) for sentence in sentences]
     for rows, batch in iter_batches(encoded.examples, batch_size, encoder.pad):
         batch = batch.to(model.device)
-        best = tag_logits(model, encoder, batch).argmax(dim=-1).tolist()
+        best = label_logits(model, encoder, batch).argmax(dim=-1).tolist()
         for row, labels in zip(rows, best, strict=True):
             for word in encoded.words[row]:
                 tags[word.sentence][word.number] = names[labels[word.position]]
     return tags
 
 
-def tag_logits(
+def label_logits(
     model: TextEncoder, encoder: AnyExampleEncoder, batch: TextBatch
-) -> Float[Tensor, "batch length labels"]:
-    """Logits of the tags at every token; only those of the first token of a word are used."""
+) -> Float[Tensor, "batch *length labels"]:
+    """Logits of the labels of texts, or of every token for a tagger."""
     tokens = encoder.lookup(batch.token_ids)
     if batch.tree is None:
         return model.predict(tokens, batch.lengths)

@@ -12,7 +12,7 @@ import torch
 
 from qkv.attention import TreePositions
 from qkv.config import require
-from qkv.datasets.batching import BatchSize, batch_by_length, round_up, shuffled_batches
+from qkv.datasets.batching import BatchSize, batch_by_length, round_up
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.pipelines.tree_inputs import EMPTY_TREE, Tree, tree_positions
@@ -85,17 +85,26 @@ class ExampleEncoder:
         return self
 
 
-class WordExampleEncoder:
-    """Encodes texts as words, whose characters are the model's input.
-
-    There are no unknown words: each new word gets an id and a row in a table. The model itself adds the boundaries of a
-    text.
-    """
+class TableEncoder:
+    """An encoder whose ids are rows of a table, row 0 padding; the model itself adds the boundaries of a text."""
 
     first_position = 0
     pad = 0
-    unit = "tokens"
 
+    def max_tokens(self, max_length: int) -> int:
+        return max_length
+
+    def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
+        return list(ids)
+
+
+class WordExampleEncoder(TableEncoder):
+    """Encodes texts as words, whose characters are the model's input.
+
+    There are no unknown words: each new word gets an id and a row in a table.
+    """
+
+    unit = "tokens"
     tokenizer = None  # the characters of a word are its bytes
 
     def __init__(self, max_characters: int) -> None:
@@ -109,14 +118,8 @@ class WordExampleEncoder:
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         return [[number] for number in self.table.add(words)]
 
-    def max_tokens(self, max_length: int) -> int:
-        return max_length
-
     def max_batch(self, batch_size: BatchSize) -> BatchSize:
         return batch_size
-
-    def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
-        return list(ids)
 
     def lookup(self, ids: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length characters"]:
         return self.table.rows(ids)
@@ -135,15 +138,13 @@ class WordExampleEncoder:
         return words
 
 
-class SentenceExampleEncoder:
+class SentenceExampleEncoder(TableEncoder):
     """Encodes documents as sentences of at most `max_words` tokens, which are the model's input.
 
     A longer sentence is split into several of about the same length, so that no word is lost. Each sentence gets an id
-    and a row of word ids in a table; row 0 is padding.
+    and a row of word ids in a table.
     """
 
-    first_position = 0
-    pad = 0
     unit = "sentences"
 
     def __init__(self, tokenizer: Tokenizer, max_words: int) -> None:
@@ -165,16 +166,10 @@ class SentenceExampleEncoder:
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         raise InputError("a hierarchical model of sentences cannot label single words")
 
-    def max_tokens(self, max_length: int) -> int:
-        return max_length
-
     def max_batch(self, batch_size: BatchSize) -> BatchSize:
         if batch_size.by == "examples":
             return batch_size
         return replace(batch_size, size=max(1, batch_size.size // self.max_words))
-
-    def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
-        return list(ids)
 
     def lookup(self, ids: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length words"]:
         """Word ids of sentences. The table is reused until it grows, so that CUDA graphs can refer to it."""
@@ -274,11 +269,6 @@ def collate_padded(examples: Sequence[Example], pad: int, batch_size: BatchSize,
     """Collate into the one shape that all batches of this width share, at most `max_length` wide."""
     width = min(round_up(max(len(example.ids) for example in examples)), max_length)
     return collate(examples, pad, batch_size.rows(width), width)
-
-
-def epoch_batches(examples: Sequence[Example], batch_size: BatchSize, seed: int, number: int) -> list[list[int]]:
-    """Shuffled batches of an epoch, as lists of example indices."""
-    return shuffled_batches([len(example.ids) for example in examples], batch_size, seed, number)
 
 
 def iter_batches(examples: Sequence[Example], batch_size: BatchSize, pad: int) -> Iterator[tuple[list[int], TextBatch]]:

@@ -27,13 +27,6 @@ MAX_ANSWER_TOKENS = 30  # tokens
 CLS = 0  # position of the token that represents "no answer"
 
 
-class TokenizedText(NamedTuple):
-    """Token ids of a text and their character spans; tokens of whitespace have empty spans."""
-
-    ids: list[int]
-    passages: list[Passage]
-
-
 @dataclass(frozen=True)
 class QuestionWindow:
     """One row of a batch: a question and a part of its text."""
@@ -52,10 +45,10 @@ class QuestionWindow:
         return [True, *[False] * (self.first - 1), *is_text, *[False] * (len(self.ids) - self.first - len(is_text))]
 
 
-def tokenize_with_offsets(tokenizer: Tokenizer, texts: Sequence[str]) -> list[TokenizedText]:
-    """Tokenize texts, with the character span of each token."""
+def tokenize_with_offsets(tokenizer: Tokenizer, texts: Sequence[str]) -> list[tuple[list[int], list[Passage]]]:
+    """Token ids of texts, and the character span of each token; those of whitespace are empty."""
     return [
-        TokenizedText(encoding.ids, [_trimmed(text, begin, end) for begin, end in encoding.offsets])
+        (encoding.ids, [_trimmed(text, begin, end) for begin, end in encoding.offsets])
         for text, encoding in zip(texts, tokenizer.encode_with_offsets(texts), strict=True)
     ]
 

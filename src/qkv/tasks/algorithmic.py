@@ -15,8 +15,7 @@ from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.nn.interfaces import SequenceModel
 from qkv.registry import nearest, register
-from qkv.tasks.task import Evaluation, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.task import LOSS, Evaluation, Task
 from qkv.types import Float, Tensor
 
 STEPS = 8  # pad sequences to a multiple of this for CUDA graphs: a few extra steps cost less than more graphs
@@ -51,7 +50,6 @@ def bits_at(size: Size) -> str:
 
 
 @register("task", "algorithmic")
-@dataclass
 class AlgorithmicTask(Task):
     """An endless stream of sequences; each batch has new ones of one random size.
 
@@ -62,7 +60,7 @@ class AlgorithmicTask(Task):
     title = "algorithmic sequences"
     cli_command = "view"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
+        "loss": LOSS,
         "bits": Metric("wrong bits", higher_is_better=False),
         **{
             bits_at(size): Metric(f"wrong bits at {format_size(size)}", higher_is_better=False)
@@ -73,40 +71,20 @@ class AlgorithmicTask(Task):
     model = SequenceModel
     datasets = (SequenceDataset,)
     batch_units = ("examples",)
-    tokenizer = None
     from_data = ("input_dim", "output_dim")
     evaluates_train = False  # it is endless
     capturable = True
-
-    train: Stream
-    valid: Stream
-    train_config: TrainConfig
-    options: TaskConfig
-    seed: int
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        metrics = ["loss", "bits", *map(bits_at, self.train.puzzle.eval_sizes)]
-        best_by = self.train_config.best_by
-        if best_by not in metrics:
-            raise InputError(f"unknown metric train.best_by {best_by!r}{nearest(best_by, metrics)}")
 
     @classmethod
     def sizes(cls, data: SequenceDataset, tokenizer: None) -> dict[str, Any]:
         puzzle = data.splits["train"].puzzle
         return {"input_dim": puzzle.channels, "output_dim": puzzle.outputs}
 
-    @classmethod
-    def prepare(
-        cls,
-        data: SequenceDataset,
-        tokenizer: None,
-        model: Any,
-        options: TaskConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "AlgorithmicTask":
-        return cls(data.splits["train"], data.splits["valid"], train, options, seed, data.notes)
+    def setup(self, data: SequenceDataset) -> None:
+        self.train, self.valid = data.splits["train"], data.splits["valid"]
+        metrics, best_by = ["loss", "bits", *map(bits_at, self.train.puzzle.eval_sizes)], self.train_config.best_by
+        if best_by not in metrics:
+            raise InputError(f"unknown metric train.best_by {best_by!r}{nearest(best_by, metrics)}")
 
     def describe(self) -> str:
         return f"{self.train.count:,} sequences an epoch"
@@ -123,19 +101,16 @@ class AlgorithmicTask(Task):
         """Cross-entropy per target bit."""
         return _bit_losses(model(batch.inputs), batch).sum() / (batch.answer_mask.sum() * batch.targets[:, 0].numel())
 
-    def validate(self, model: SequenceModel[Any]) -> dict[str, float]:
-        return self._scores(model, self.valid)
-
     def evaluate(self, model: SequenceModel[Any], data: SequenceDataset, split: str) -> Evaluation:
         stream = data.splits[split]
         sizes = {*stream.puzzle.train_sizes, *stream.puzzle.eval_sizes}
-        return Evaluation(stream.count * len(sizes), "sequences", self._scores(model, stream))
+        return Evaluation(stream.count * len(sizes), "sequences", self.score_examples(model, stream))
 
     @torch.inference_mode()
-    def _scores(self, model: SequenceModel[Any], stream: Stream) -> dict[str, float]:
-        puzzle = stream.puzzle
+    def score_examples(self, model: SequenceModel[Any], examples: Stream) -> dict[str, float]:
+        puzzle = examples.puzzle
         results = {
-            size: _loss_and_errors(model, SequenceBatch.from_sequences(stream.of_size(size)))
+            size: _loss_and_errors(model, SequenceBatch.from_sequences(examples.of_size(size)))
             for size in dict.fromkeys((*puzzle.train_sizes, *puzzle.eval_sizes))
         }
         losses, bits = zip(*(results[size] for size in puzzle.train_sizes), strict=True)

@@ -19,8 +19,7 @@ from qkv.models.snail import SNAILPolicy
 from qkv.nn.losses import gumbel, policy_gradient
 from qkv.registry import register
 from qkv.tasks.bandit_policies import baselines, play
-from qkv.tasks.task import Evaluation, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.task import Evaluation, Task
 from qkv.types import Float, Int, Tensor
 
 ENTROPY = 0.02  # weight of the entropy bonus
@@ -44,7 +43,6 @@ class GameBatch(TensorBatch):
 
 
 @register("task", "bandit")
-@dataclass
 class BanditTask(Task):
     """Games determined by the seed and their number. The score is the reward per game, next to that of baselines."""
 
@@ -58,27 +56,16 @@ class BanditTask(Task):
     model = SNAILPolicy
     datasets = (BanditDataset,)
     batch_units = ("examples",)
-    tokenizer = None
     from_data = ("actions", "length")
     evaluates_train = False  # it is endless
     capturable = True
-
-    train: Bandits
-    valid: Bandits
-    train_config: TrainConfig
-    options: TaskConfig
-    seed: int
-    notes: tuple[str, ...]
 
     @classmethod
     def sizes(cls, data: BanditDataset, tokenizer: None) -> dict[str, Any]:
         return {"actions": data.splits["train"].arms, "length": data.splits["train"].pulls}
 
-    @classmethod
-    def prepare(
-        cls, data: BanditDataset, tokenizer: None, model: Any, options: TaskConfig, train: TrainConfig, seed: int
-    ) -> "BanditTask":
-        return cls(data.splits["train"], data.splits["valid"], train, options, seed, data.notes)
+    def setup(self, data: BanditDataset) -> None:
+        self.train, self.valid = data.splits["train"], data.splits["valid"]
 
     def describe(self) -> str:
         return f"{self.train.arms} arms, {self.train.pulls} pull(s)"

@@ -33,9 +33,9 @@ def play(games: Games, policy: Policy) -> Float32[ndarray, "batch"]:
     return paid.sum(axis=1).astype(np.float32)
 
 
-def baselines(bandits: Bandits, seed: int = 0) -> dict[str, Policy]:
+def baselines(bandits: Bandits) -> dict[str, Policy]:
     """The baseline policies by name."""
-    index, rng = gittins_index(bandits.pulls), np.random.default_rng(seed)
+    index, rng = gittins_index(bandits.pulls), np.random.default_rng(0)
 
     def random(paid: ndarray, failed: ndarray, left: int) -> ndarray:
         return np.zeros(paid.shape)

@@ -6,7 +6,6 @@ with w_0 and w_{n+1} the sentence boundaries. The inputs are the characters of a
 frequent words, and the unknown token for all others.
 """
 
-import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,8 +26,7 @@ from qkv.models.elmo import Elmo
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.text_inputs import WordExampleEncoder
 from qkv.registry import register
-from qkv.tasks.task import Evaluation, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.task import LOSS, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer, WordTokenizer
 from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.trained import BEGIN, END, PAD, UNK
@@ -101,34 +99,23 @@ class BiLMConfig(TaskConfig):
 
 
 @register("task", "bilm")
-@dataclass
 class BiLMTask(Task):
     """Bidirectional language modelling of single sentences."""
 
     title = "bidirectional language modelling"
     cli_command = "embed"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),  # nats per word, the mean of both directions
+        "loss": LOSS,  # nats per word, the mean of both directions
         "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
     }
     model = Elmo
-    datasets = (
-        TextDataset,
-        LabeledTextDataset,
-    )
+    datasets = (TextDataset, LabeledTextDataset)
     config_class = BiLMConfig
     model_options: ClassVar = {"head": "language_model"}
     columns = (PERPLEXITY,)
     from_data = ("vocab_size",)
+    evaluation_unit = "sentences"
     capturable = True
-
-    tokenizer: Tokenizer  # of the words that are predicted
-    train: SentenceSet
-    valid: SentenceSet
-    train_config: TrainConfig
-    options: BiLMConfig
-    seed: int
-    notes: tuple[str, ...]
 
     @classmethod
     def accepts_tokenizer(cls, name: str) -> bool:
@@ -147,29 +134,24 @@ class BiLMTask(Task):
 
     @classmethod
     def sizes(cls, data: Dataset[Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
-        return {"vocab_size": len(_require(tokenizer))}
+        if tokenizer is None:
+            raise InputError(
+                "init: this ELMo was released without its output vocabulary, so it cannot be trained further"
+            )
+        return {"vocab_size": len(tokenizer)}
 
-    @classmethod
-    def prepare(
-        cls,
-        data: Dataset[Any],
-        tokenizer: Tokenizer | None,
-        model: Any,
-        options: BiLMConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "BiLMTask":
-        words = _require(tokenizer)
+    def setup(self, data: Dataset[Any]) -> None:
+        self.valid = self._sentences(data.documents("valid")[: self.train_config.valid_size])
+        self.train = self.examples(data, "train")
+        if not len(self.train) or not len(self.valid):
+            raise InputError("there are no sentences to train or to validate on")
 
-        def sentences(texts: Sequence[str]) -> SentenceSet:
-            encoder = WordExampleEncoder(model.max_characters)
-            sentence_set = SentenceSet(texts, encoder, words, options.length)
-            if not len(sentence_set):
-                raise InputError("there are no sentences to train or to validate on")
-            return sentence_set
+    def examples(self, data: Dataset[Any], split: str) -> SentenceSet:
+        return self._sentences(data.documents(split))
 
-        valid = sentences(data.documents("valid")[: train.valid_size])
-        return cls(words, sentences(data.documents("train")), valid, train, options, seed, data.notes)
+    def _sentences(self, texts: Sequence[str]) -> SentenceSet:
+        encoder = WordExampleEncoder(self.model_config.max_characters)
+        return SentenceSet(texts, encoder, self.tokenizer, self.options.length)
 
     def describe(self) -> str:
         return f"{len(self.train):,} sentences, {len(self.train.words):,} words"
@@ -191,34 +173,18 @@ class BiLMTask(Task):
             + mean_cross_entropy(backward_logits, batch.backward_targets, PAD, smoothing, consume=True)
         )
 
-    def validate(self, model: Elmo) -> dict[str, float]:
-        return self._scores(model, self.valid)
-
-    def evaluate(self, model: Elmo, data: Dataset[Any], split: str) -> Evaluation:
-        sentences = SentenceSet(
-            data.documents(split), self.train.encoder.fresh_copy(), self.tokenizer, self.options.length
-        )
-        return Evaluation(len(sentences), "sentences", self._scores(model, sentences))
-
     @torch.inference_mode()
-    def _scores(self, model: Elmo, sentences: SentenceSet) -> dict[str, float]:
+    def score_examples(self, model: Elmo, examples: SentenceSet) -> dict[str, float]:
         total, positions = torch.zeros((), dtype=torch.float64, device=model.device), 0
-        for batch in sentences.batches(self.train_config.batching):
+        for batch in examples.batches(self.train_config.batching):
             batch = batch.to(model.device)
-            forward_logits, backward_logits = model.bilm_logits(sentences.encoder.lookup(batch.words), batch.lengths)
+            forward_logits, backward_logits = model.bilm_logits(examples.encoder.lookup(batch.words), batch.lengths)
             total += token_cross_entropy(forward_logits, batch.forward_targets, PAD) + token_cross_entropy(
                 backward_logits, batch.backward_targets, PAD
             )
             positions += batch.tokens
         loss = float(total) / (2 * positions)
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # avoid overflow
-
-
-def _require(tokenizer: Tokenizer | None) -> Tokenizer:
-    """Return the tokenizer of the predicted words; a released ELMo has none."""
-    if tokenizer is None:
-        raise InputError("init: this ELMo was released without its output vocabulary, so it cannot be trained further")
-    return tokenizer
+        return {"loss": loss, "perplexity": perplexity(loss)}
 
 
 def _target_ids(tokenizer: Tokenizer, encoder: WordExampleEncoder) -> Int[Tensor, "words"]:

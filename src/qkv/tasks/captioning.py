@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,11 +19,10 @@ from qkv.metrics.text_metrics import caption_bleu, exact_captions
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import Captioner
-from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.pipelines.image_preprocessing import as_model_input
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
-from qkv.tasks.task import Evaluation, Pixels, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.task import LOSS, Pixels, Task, TaskConfig, random_batches
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Shaped, Tensor
@@ -41,7 +40,7 @@ class CaptionBatch(TensorBatch):
     @property
     def images(self) -> Float[Tensor, "batch channels height width"]:
         """The pictures as model input."""
-        return scale_pixels(self.pictures) if self.pictures.dtype == torch.uint8 else self.pictures
+        return as_model_input(self.pictures)
 
 
 @dataclass(frozen=True)
@@ -60,14 +59,13 @@ class CaptioningConfig(TaskConfig):
 
 
 @register("task", "caption")
-@dataclass
 class CaptioningTask(Task):
     """Every caption once per epoch in random order; pictures can be shifted by a few pixels."""
 
     title = "captioning"
     cli_command = "caption"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
+        "loss": LOSS,
         "exact": Metric("exact", percent=True),
         "bleu": Metric("bleu"),
         "pointing": Metric("pointing", percent=True),
@@ -77,64 +75,37 @@ class CaptioningTask(Task):
     batch_units = ("examples",)
     config_class = CaptioningConfig
     from_data = ("vocab_size", "channels", "height", "width")
+    evaluation_unit = "pictures"
     capturable = True
-
-    tokenizer: Tokenizer
-    train: Captions
-    examples: list[CaptionExample]
-    valid: Captions
-    train_config: TrainConfig
-    options: CaptioningConfig
-    max_length: int  # of a caption in tokens, including its end
-    special_tokens: DecoderTokens  # of the captions
-    seed: int
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self.number = 0  # of the current epoch
 
     @classmethod
     def sizes(cls, data: CaptionDataset, tokenizer: Tokenizer) -> dict[str, Any]:
         _, channels, height, width = data.splits["train"].images.shape
         return {"vocab_size": len(tokenizer), "channels": channels, "height": height, "width": width}
 
-    @classmethod
-    def prepare(
-        cls,
-        data: CaptionDataset,
-        tokenizer: Tokenizer,
-        model: Any,
-        options: CaptioningConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "CaptioningTask":
+    def setup(self, data: CaptionDataset) -> None:
         """Encode the captions, skipping those longer than the model allows with a note."""
-        pictures = data.splits["train"]
-        notes = data.notes
-        examples = encode_captions(tokenizer, pictures)
-        kept = [example for example in examples if len(example.tokens) < model.max_length]
-        if not kept:
+        model, best_by = self.model_config, self.train_config.best_by
+        self.train, self.valid = data.splits["train"], data.splits["valid"][: self.train_config.valid_size]
+        self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer, model)
+        examples = encode_captions(self.tokenizer, self.train)
+        self.captions = [example for example in examples if len(example.tokens) < model.max_length]
+        if not self.captions:
             raise InputError(f"every caption is longer than model.max_length = {model.max_length} tokens")
-        if train.best_by == "pointing" and not (data.splits["valid"].objects and model.decoder == "attend"):
+        if best_by == "pointing" and not (data.splits["valid"].objects and model.decoder == "attend"):
             raise InputError(
                 "train.best_by 'pointing' requires a model with attention and data with object boxes: shapes"
             )
-        if skipped := len(examples) - len(kept):
-            notes += (f"skipped {skipped} caption(s) longer than {model.max_length - 1} tokens",)
-        valid, special_tokens = (
-            data.splits["valid"][: train.valid_size],
-            DecoderTokens.from_tokenizer(tokenizer, model),
-        )
-        return cls(tokenizer, pictures, kept, valid, train, options, model.max_length, special_tokens, seed, notes)
+        if skipped := len(examples) - len(self.captions):
+            self.notes += (f"skipped {skipped} caption(s) longer than {model.max_length - 1} tokens",)
+        self.number = 0  # of the current epoch
 
     def describe(self) -> str:
-        return f"{len(self.examples):,} captions of {len(self.train):,} pictures"
+        return f"{len(self.captions):,} captions of {len(self.train):,} pictures"
 
     def epoch(self, number: int) -> list[list[int]]:
         self.number = number
-        order = list(range(len(self.examples)))
-        random.Random(f"{self.seed} {number}").shuffle(order)
-        return [order[begin : begin + self.size] for begin in range(0, len(order), self.size)]
+        return random_batches(len(self.captions), self.size, self.seed, number)
 
     @property
     def size(self) -> int:
@@ -142,18 +113,15 @@ class CaptioningTask(Task):
         return self.train_config.batch_size
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> CaptionBatch:
-        examples = [self.examples[row] for row in rows]
-        width = (
-            min(round_up(max(len(example.tokens) for example in examples) + 1), self.max_length)
-            if padded_to_shape
-            else 0
-        )
-        batch = self._collate(self.train, examples, self.size if padded_to_shape else 0, width)
+        examples, count, width = [self.captions[row] for row in rows], 0, 0
+        if padded_to_shape:
+            count = self.size
+            width = min(round_up(max(len(example.tokens) for example in examples) + 1), self.model_config.max_length)
+        batch = self._collate(self.train, examples, count, width)
         if not self.options.shift:
             return batch
         generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {self.number} {rows[0]}").getrandbits(63))
-        pictures = shift_with_edge(batch.pictures, self.options.shift, generator)
-        return CaptionBatch(pictures, batch.target_in, batch.target_out, batch.tokens)
+        return replace(batch, pictures=shift_with_edge(batch.pictures, self.options.shift, generator))
 
     def loss(self, model: ShowAttendTell, batch: CaptionBatch) -> Float[Tensor, ""]:
         """Mean cross-entropy in nats, plus the loss of REINFORCE or of doubly stochastic attention, if configured."""
@@ -164,35 +132,27 @@ class CaptioningTask(Task):
             loss = loss + model.config.doubly_stochastic * doubly_stochastic_loss(weights, batch.target_out != IGNORE)
         return loss if reward is None else loss + reward
 
-    def validate(self, model: ShowAttendTell) -> dict[str, float]:
-        return self._scores(model, self.valid)
-
-    def evaluate(self, model: ShowAttendTell, data: CaptionDataset, split: str) -> Evaluation:
-        return Evaluation(len(data.splits[split]), "pictures", self._scores(model, data.splits[split]))
-
     @torch.inference_mode()
-    def _scores(self, model: ShowAttendTell, captions: Captions) -> dict[str, float]:
+    def score_examples(self, model: ShowAttendTell, examples: Captions) -> dict[str, float]:
         """Loss of all captions, metrics of greedy search, and pointing accuracy where objects are known."""
         total, tokens = 0.0, 0
-        for chunk in self._chunks(encode_captions(self.tokenizer, captions)):
-            batch = self._collate(captions, chunk).to(model.device)
+        for chunk in self._chunks(encode_captions(self.tokenizer, examples)):
+            batch = self._collate(examples, chunk).to(model.device)
             logits = model(batch.images, batch.target_in)
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
         captioner, texts = Captioner(model, self.tokenizer), []
-        for chunk in self._chunks([CaptionExample(number, []) for number in range(len(captions))]):
-            images = self._collate(captions, chunk).to(model.device).images
+        for chunk in self._chunks([CaptionExample(number, []) for number in range(len(examples))]):
+            images = self._collate(examples, chunk).to(model.device).images
             texts += [self.tokenizer.decode(best.tokens) for (best,) in captioner.decode(images)]
-        references = [
-            [self.tokenizer.normalize(text) for text in texts_of_picture] for texts_of_picture in captions.texts
-        ]
+        references = [[self.tokenizer.normalize(text) for text in references] for references in examples.texts]
         scores = {
             "loss": total / tokens,
             "exact": exact_captions(texts, references),
             "bleu": caption_bleu(texts, references).value,
         }
-        if captions.objects and model.alignment_layers:
-            scores["pointing"] = self._pointing(model, captions)
+        if examples.objects and model.alignment_layers:
+            scores["pointing"] = self._pointing(model, examples)
         return scores
 
     def _pointing(self, model: ShowAttendTell, captions: Captions) -> float:

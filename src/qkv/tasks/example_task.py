@@ -1,7 +1,6 @@
 """Base class of tasks on independent examples."""
 
 import math
-import random
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,9 +8,8 @@ from typing import Any
 import torch
 
 from qkv.datasets.tensor_batch import NamedTensors
-from qkv.tasks.task import Evaluation, Task
-from qkv.tasks.train_config import TrainConfig
-from qkv.types import Float, Tensor
+from qkv.tasks.task import Task, random_batches
+from qkv.types import Tensor
 
 
 class ExampleTask(Task):
@@ -23,15 +21,9 @@ class ExampleTask(Task):
     unit = "examples"
     batch_units = ("examples",)
 
-    def __init__(self, data: Any, tokenizer: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> None:
-        self.tokenizer = tokenizer
-        self.model_config = model
-        self.options = options
-        self.train_config = train
-        self.seed = seed
-        self.notes = data.notes
+    def setup(self, data: Any) -> None:
         self.train = self.encode(data.splits["train"])
-        self.valid = self.encode(data.splits["valid"][: train.valid_size])
+        self.valid = self.encode(data.splits["valid"][: self.train_config.valid_size])
 
     @abstractmethod
     def encode(self, examples: Any) -> list[Any]:
@@ -45,33 +37,20 @@ class ExampleTask(Task):
         """Return all metrics of a batch, each a mean over its examples."""
         return {"loss": self.loss(model, batch)}
 
-    @classmethod
-    def prepare(
-        cls, data: Any, tokenizer: Any, model: Any, options: Any, train: TrainConfig, seed: int
-    ) -> "ExampleTask":
-        return cls(data, tokenizer, model, options, train, seed)
-
     def describe(self) -> str:
         return f"{len(self.train):,} examples"
 
     def epoch(self, number: int) -> list[list[int]]:
-        rows = list(range(len(self.train)))
-        random.Random(f"{self.seed} {number}").shuffle(rows)
-        size = self.train_config.batch_size
-        return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
+        return random_batches(len(self.train), self.train_config.batch_size, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> NamedTensors:
         return NamedTensors(self.collate([self.train[row] for row in rows]))
 
-    def validate(self, model: Any) -> dict[str, float]:
-        return self._mean_scores(model, self.valid)
-
-    def evaluate(self, model: Any, data: Any, split: str) -> Evaluation:
-        examples = self.encode(data.splits[split])
-        return Evaluation(len(examples), self.unit, self._mean_scores(model, examples))
+    def examples(self, data: Any, split: str) -> list[Any]:
+        return self.encode(data.splits[split])
 
     @torch.inference_mode()
-    def _mean_scores(self, model: Any, examples: list[Any]) -> dict[str, float]:
+    def score_examples(self, model: Any, examples: list[Any]) -> dict[str, float]:
         """Return the mean of each metric over all examples."""
         totals = dict.fromkeys(self.metrics, 0.0)
         size = self.train_config.batch_size
@@ -80,7 +59,3 @@ class ExampleTask(Task):
             for name, value in self.scores(model, batch).items():
                 totals[name] += float(value) * batch.tokens
         return {name: total / len(examples) if examples else math.nan for name, total in totals.items()}
-
-    @abstractmethod
-    def loss(self, model: Any, batch: Any) -> Float[Tensor, ""]:
-        """Training loss: a mean over the examples of the batch."""

@@ -21,9 +21,8 @@ from qkv.metrics import Metric
 from qkv.models.snail import SNAIL
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.registry import register
-from qkv.tasks.image_classification import shift_crop
-from qkv.tasks.task import Evaluation, Pixels, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.image_classification import PixelCache, shift_crop
+from qkv.tasks.task import ACCURACY, LOSS, Evaluation, Pixels, Task, TaskConfig
 from qkv.types import Float, Int, Shaped, Tensor
 
 EVAL_EPISODES = 1000
@@ -53,7 +52,6 @@ class FewShotConfig(TaskConfig):
 
 
 @register("task", "few_shot")
-@dataclass
 class FewShotTask(Task):
     """Episodes determined by the seed and their number, with randomly shifted pictures.
 
@@ -63,27 +61,16 @@ class FewShotTask(Task):
     title = "few-shot classification"
     cli_command = "view"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
-        "accuracy": Metric("accuracy", percent=True),
+        "loss": LOSS,
+        "accuracy": ACCURACY,
         "margin": Metric("margin", higher_is_better=False, percent=True),  # half width of the 95 % confidence interval
     }
     model = SNAIL
     datasets = (EpisodeDataset,)
     batch_units = ("examples",)
-    tokenizer = None
     config_class = FewShotConfig
     from_data = ("ways", "shots", "channels", "height", "width")
     capturable = True
-
-    train: FewShotDataset
-    valid: FewShotDataset
-    train_config: TrainConfig
-    options: FewShotConfig
-    seed: int
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self.pixel_cache = PixelCache(self.train)
 
     @classmethod
     def sizes(cls, data: EpisodeDataset, tokenizer: None) -> dict[str, Any]:
@@ -91,11 +78,9 @@ class FewShotTask(Task):
         channels, height, width = train.pixels.shape[2:]
         return {"ways": train.ways, "shots": train.shots, "channels": channels, "height": height, "width": width}
 
-    @classmethod
-    def prepare(
-        cls, data: EpisodeDataset, tokenizer: None, model: Any, options: FewShotConfig, train: TrainConfig, seed: int
-    ) -> "FewShotTask":
-        return cls(data.splits["train"], data.splits["valid"], train, options, seed, data.notes)
+    def setup(self, data: EpisodeDataset) -> None:
+        self.train, self.valid = data.splits["train"], data.splits["valid"]
+        self.pixel_cache = PixelCache(torch.from_numpy(self.train.pixels).flatten(0, 1))
 
     def describe(self) -> str:
         return f"{len(self.train):,} classes, {self.train.ways} ways, {self.train.shots} shot(s)"
@@ -126,27 +111,13 @@ class FewShotTask(Task):
         return Evaluation(EVAL_EPISODES, "episodes", scores(model, data.splits[split], EVAL_EPISODES))
 
 
-class PixelCache:
-    """The pictures of a split by index, copied once to each device that uses them."""
-
-    def __init__(self, examples: FewShotDataset) -> None:
-        self._pixels = torch.from_numpy(examples.pixels).flatten(0, 1)
-        self._on: dict[torch.device, Tensor] = {}
-
-    def gather(self, indices: Int[Tensor, "batch length"]) -> Shaped[Tensor, "batch length channels height width"]:
-        """Return the pictures with these indices, on the device of `indices`."""
-        if indices.device not in self._on:
-            self._on[indices.device] = self._pixels.to(indices.device)
-        return self._on[indices.device][indices]
-
-
 @torch.inference_mode()
 def scores(model: SNAIL, examples: FewShotDataset, count: int) -> dict[str, float]:
     """Metrics over `count` episodes, with one query per class each.
 
     The margin is 1.96 standard errors of the mean over episodes, whose queries share a support set.
     """
-    pixel_cache, ways = PixelCache(examples), examples.ways
+    pixel_cache, ways = PixelCache(torch.from_numpy(examples.pixels).flatten(0, 1)), examples.ways
     chunk_size = max(1, EVAL_PICTURES // (ways * (examples.shots + 1)))
     losses, right = [], []
     for begin in range(0, count, chunk_size):

@@ -13,12 +13,10 @@ from qkv.datasets.dataset import ImageDataset
 from qkv.datasets.images import LabeledImages
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
-from qkv.metrics import Metric
 from qkv.models.vit import ViT
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.registry import register
-from qkv.tasks.task import Evaluation, Pixels, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.task import ACCURACY, LOSS, Pixels, Task, TaskConfig, random_batches
 from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 
@@ -35,6 +33,19 @@ class PictureBatch(TensorBatch):
     tokens: int  # number of pictures
 
 
+class PixelCache:
+    """The pictures of a split by index, copied once to each device that uses them."""
+
+    def __init__(self, pixels: Shaped[Tensor, "pictures channels height width"]) -> None:
+        self._on: dict[torch.device, Tensor] = {torch.device("cpu"): pixels}
+
+    def gather(self, indices: Int[Tensor, "*batch"]) -> Shaped[Tensor, "*batch channels height width"]:
+        """Return the pictures with these indices, on the device of `indices`."""
+        if indices.device not in self._on:
+            self._on[indices.device] = self._on[torch.device("cpu")].to(indices.device)
+        return self._on[indices.device][indices]
+
+
 class ImageClassificationConfig(TaskConfig):
     """Options of the task."""
 
@@ -45,7 +56,6 @@ class ImageClassificationConfig(TaskConfig):
 
 
 @register("task", "classify_images")
-@dataclass
 class ImageClassificationTask(Task):
     """Images in random order, randomly shifted, mirrored and with a square cut out.
 
@@ -54,29 +64,15 @@ class ImageClassificationTask(Task):
 
     title = "image classification"
     cli_command = "classify"
-    metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
-        "accuracy": Metric("accuracy", percent=True),
-    }
+    metrics: ClassVar = {"loss": LOSS, "accuracy": ACCURACY}
     model = ViT
     unit = "pictures"
     datasets = (ImageDataset,)
     batch_units = ("examples",)
-    tokenizer = None
     config_class = ImageClassificationConfig
     from_data = ("classes", "label_names", "height", "width", "channels")
+    evaluation_unit = "pictures"
     capturable = True
-
-    train: LabeledImages
-    valid: LabeledImages
-    train_config: TrainConfig
-    options: ImageClassificationConfig
-    seed: int
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self.number = 0  # of the current epoch
-        self.pixels: dict[torch.device, Tensor] = {}  # of all training pictures
 
     @classmethod
     def sizes(cls, data: ImageDataset, tokenizer: None) -> dict[str, Any]:
@@ -87,30 +83,19 @@ class ImageClassificationTask(Task):
             "height": height, "width": width, "channels": channels,
         }  # fmt: skip
 
-    @classmethod
-    def prepare(
-        cls,
-        data: ImageDataset,
-        tokenizer: None,
-        model: Any,
-        options: ImageClassificationConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "ImageClassificationTask":
-        pictures = data.splits["train"]
-        if len(pictures) < 1:
+    def setup(self, data: ImageDataset) -> None:
+        self.train, self.valid = data.splits["train"], data.splits["valid"]
+        if len(self.train) < 1:
             raise InputError("there are no pictures to train on")
-        return cls(pictures, data.splits["valid"], train, options, seed, data.notes)
+        self.number = 0  # of the current epoch
+        self.pixel_cache = PixelCache(torch.from_numpy(self.train.pixels))
 
     def describe(self) -> str:
         return f"{len(self.train):,} pictures"
 
     def epoch(self, number: int) -> list[list[int]]:
         self.number = number
-        order = list(range(len(self.train)))
-        random.Random(f"{self.seed} {number}").shuffle(order)
-        size = self.train_config.batch_size
-        return [order[begin : begin + size] for begin in range(0, len(order), size)]
+        return random_batches(len(self.train), self.train_config.batch_size, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> PictureBatch:
         generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {self.number} {rows[0]}").getrandbits(63))
@@ -133,10 +118,7 @@ class ImageClassificationTask(Task):
 
     def images(self, batch: PictureBatch) -> Float[Tensor, "batch channels height width"]:
         """Augmented pictures of a batch, as numbers from -1 to 1."""
-        device = batch.rows.device
-        if device not in self.pixels:
-            self.pixels[device] = torch.from_numpy(self.train.pixels).to(device)
-        pixels = shift_crop(self.pixels[device][batch.rows], self.options.shift, batch.offsets)
+        pixels = shift_crop(self.pixel_cache.gather(batch.rows), self.options.shift, batch.offsets)
         pixels = torch.where(batch.mirrored[:, None, None, None], pixels.flip(-1), pixels)
         return scale_pixels(cutout(pixels, self.options.cutout, batch.cutouts))
 
@@ -145,22 +127,16 @@ class ImageClassificationTask(Task):
         losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.options.label_smoothing, reduction="none")
         return (losses * batch.valid).sum() / batch.valid.sum()
 
-    def validate(self, model: ViT) -> dict[str, float]:
-        return self._scores(model, self.valid)
-
-    def evaluate(self, model: ViT, data: ImageDataset, split: str) -> Evaluation:
-        return Evaluation(len(data.splits[split]), "pictures", self._scores(model, data.splits[split]))
-
     @torch.inference_mode()
-    def _scores(self, model: ViT, pictures: LabeledImages) -> dict[str, float]:
+    def score_examples(self, model: ViT, examples: LabeledImages) -> dict[str, float]:
         total = right = torch.zeros((), dtype=torch.float64, device=model.device)
-        for begin in range(0, len(pictures), self.train_config.batch_size):
-            chunk = pictures[begin : begin + self.train_config.batch_size]
+        for begin in range(0, len(examples), self.train_config.batch_size):
+            chunk = examples[begin : begin + self.train_config.batch_size]
             labels = torch.from_numpy(chunk.labels).to(model.device)
             logits = model(scale_pixels(torch.from_numpy(chunk.pixels)).to(model.device)).float()
             total = total + F.cross_entropy(logits, labels, reduction="sum")
             right = right + (logits.argmax(dim=-1) == labels).sum()
-        return {"loss": float(total) / len(pictures), "accuracy": float(right) / len(pictures)}
+        return {"loss": float(total) / len(examples), "accuracy": float(right) / len(examples)}
 
 
 def shift_crop(

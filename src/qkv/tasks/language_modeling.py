@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -17,8 +17,7 @@ from qkv.metrics import Metric
 from qkv.nn.interfaces import LanguageModel, detach_state, replace_tensors, select, state_tensors
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.task import Evaluation, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.task import LOSS, Evaluation, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Int, Tensor
 
@@ -47,7 +46,6 @@ class LanguageModelingConfig(TaskConfig):
 
 
 @register("task", "language_model")
-@dataclass
 class LanguageModelingTask(Task):
     """The text is split into parallel streams, processed a chunk at a time (truncated back-propagation through time).
 
@@ -58,7 +56,7 @@ class LanguageModelingTask(Task):
     title = "language modelling"
     cli_command = "generate"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),  # nats per token
+        "loss": LOSS,  # nats per token
         "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
         "nats": Metric("nats", higher_is_better=False),  # per character
         "bits": Metric("bits", higher_is_better=False),  # per character
@@ -67,51 +65,30 @@ class LanguageModelingTask(Task):
     datasets = (TextDataset,)
     config_class = LanguageModelingConfig
     from_data = ("vocab_size",)
+    evaluation_unit = "characters"
     evaluates_train = False
 
-    tokenizer: Tokenizer
-    text: Int[Tensor, "tokens"]
-    valid: "EncodedText"
-    train_config: TrainConfig
-    options: LanguageModelingConfig
-    seed: int
-    notes: tuple[str, ...]
-    max_length: int | None = None  # context length of the model, None if unbounded
-
-    def __post_init__(self) -> None:
-        self.capturable = self.max_length is not None  # no state is carried between steps
-        self.offset = 0  # of this epoch's streams in the text
-        self.state: Any = None  # model state at the end of the last chunk
-
-    @classmethod
-    def prepare(
-        cls,
-        data: TextDataset,
-        tokenizer: Tokenizer,
-        model: Any,
-        options: LanguageModelingConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "LanguageModelingTask":
-        """Encode the texts."""
-        text = EncodedText.from_text(tokenizer.target, data.splits["train"]).tokens
-        valid = EncodedText.from_text(tokenizer.target, data.splits["valid"])
+    def setup(self, data: TextDataset) -> None:
+        options, train = self.options, self.train_config
         if train.batching.rows(options.length) < 1:
             raise InputError(
                 f"train.batch_size = {train.batch_size} is less than one chunk of task.length = {options.length} tokens"
             )
-        max_length = getattr(model, "max_length", None)
-        if max_length is not None and options.length > max_length:
-            raise InputError(f"task.length = {options.length} exceeds the model's context of {max_length} tokens")
-        task = cls(tokenizer, text, valid, train, options, seed, data.notes, max_length)
-        if len(text) <= task.streams * options.length:
+        self.max_length: int | None = getattr(self.model_config, "max_length", None)  # None if unbounded
+        if self.max_length is not None and options.length > self.max_length:
+            raise InputError(f"task.length = {options.length} exceeds the model's context of {self.max_length} tokens")
+        self.text = self.examples(data, "train").tokens
+        self.valid = self.examples(data, "valid")
+        if len(self.text) <= self.streams * options.length:
             raise InputError(
-                f"the training text has {len(text):,} tokens, too few for {task.streams} streams of "
+                f"the training text has {len(self.text):,} tokens, too few for {self.streams} streams of "
                 f"{options.length} tokens and one more: lower train.batch_size or task.length"
             )
-        if len(valid.tokens) < 2:
+        if len(self.valid.tokens) < 2:
             raise InputError("the validation text has fewer than two tokens")
-        return task
+        self.capturable = self.max_length is not None  # no state is carried between steps
+        self.offset = 0  # of this epoch's streams in the text
+        self.state: Any = None  # model state at the end of the last chunk
 
     @property
     def streams(self) -> int:
@@ -148,14 +125,14 @@ class LanguageModelingTask(Task):
             self.state = detach_state(state)
         return mean_cross_entropy(logits, batch.targets, IGNORE, self.options.label_smoothing, consume=True)
 
-    def validate(self, model: LanguageModel[Any]) -> dict[str, float]:
-        """Metrics on the whole validation text."""
-        return self.valid.scores(model, self.train_config.batching.size, length=self.options.length)
+    def examples(self, data: TextDataset, split: str) -> "EncodedText":
+        return EncodedText.from_text(self.tokenizer.target, data.splits[split])
+
+    def score_examples(self, model: LanguageModel[Any], examples: "EncodedText") -> dict[str, float]:
+        return examples.scores(model, self.train_config.batching.size, self.options.length)
 
     def evaluate(self, model: LanguageModel[Any], data: TextDataset, split: str) -> Evaluation:
-        text = EncodedText.from_text(self.tokenizer.target, data.splits[split])
-        scores = text.scores(model, self.train_config.batching.size, length=self.options.length)
-        return Evaluation(len(data.splits[split]), "characters", scores)
+        return replace(super().evaluate(model, data, split), size=len(data.splits[split]))
 
     def carried_state(self) -> dict[str, Tensor]:
         return state_tensors(self.state)
@@ -176,6 +153,9 @@ class EncodedText:
     tokens: Int[Tensor, "tokens"]
     characters: int  # number of predicted characters: all but those of the first token
 
+    def __len__(self) -> int:
+        return len(self.tokens)
+
     @classmethod
     def from_text(cls, tokenizer: Tokenizer, text: str) -> "EncodedText":
         ids = tokenizer.encode(text)
@@ -183,27 +163,25 @@ class EncodedText:
         return cls(torch.tensor(ids, dtype=torch.long), len(tokenizer.normalize(text)) - first)
 
     @torch.inference_mode()
-    def scores(
-        self, model: LanguageModel[Any], budget: int, parts: int = PARTS, length: int | None = None
-    ) -> dict[str, float]:
+    def scores(self, model: LanguageModel[Any], budget: int, length: int) -> dict[str, float]:
         """Metrics of language modelling: -log p of every token but the first, averaged.
 
-        The text is split into `parts` (fewer if it is short), each processed from a fresh state, `budget` tokens at a
-        time. One part is exact; with more, the first tokens of each part have less context. A model with a bounded
-        context is evaluated on chunks of `length` tokens, or as long as it allows, each from a fresh state.
+        The text is split into PARTS (fewer if it is short), each processed from a fresh state, `budget` tokens at a
+        time; the first tokens of each part have less context. A model with a bounded context is evaluated on chunks of
+        `length` tokens, or as long as it allows, each from a fresh state.
         """
         total = torch.zeros((), dtype=torch.float64, device=model.device)
         if model.max_length is None:
-            batches = self._stateful_logits(model, budget, max(1, min(parts, len(self.tokens) // MIN_PART)))
+            batches = self._stateful_logits(model, budget, max(1, min(PARTS, len(self.tokens) // MIN_PART)))
         else:
-            batches = self._chunk_logits(model, budget, min(model.max_length, length or model.max_length))
+            batches = self._chunk_logits(model, budget, min(model.max_length, length))
         for logits, targets in batches:
             total += token_cross_entropy(logits, targets, IGNORE)
         nats, tokens = float(total), len(self.tokens) - 1
         loss, per_character = nats / tokens, nats / max(1, self.characters)
         return {
             "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),  # avoid overflow
+            "perplexity": perplexity(loss),
             "nats": per_character,
             "bits": per_character / math.log(2),
         }

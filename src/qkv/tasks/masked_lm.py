@@ -30,8 +30,7 @@ from qkv.models.bert import MLM_HEADS, Bert, Pretraining
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
 from qkv.tasks.masking import IGNORE, mask_tokens, sentence_pairs
-from qkv.tasks.task import Evaluation, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.task import ACCURACY, LOSS, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.wordpiece import CONTINUATION
@@ -80,6 +79,9 @@ class TokenizedCorpus:
     tokens: Int[Tensor, "tokens"]
     documents: list[list[int]]
 
+    def __len__(self) -> int:
+        return len(self.documents)
+
     @classmethod
     def from_texts(cls, texts: Sequence[str], tokenizer: Tokenizer) -> "TokenizedCorpus":
         split = [split_sentences(text) for text in texts]
@@ -105,23 +107,19 @@ class MaskedLMConfig(TaskConfig):
 
 
 @register("task", "masked_lm")
-@dataclass
 class MaskedLMTask(Task):
     """Passages of documents, or pairs of them, split differently in every epoch and masked in every batch."""
 
     title = "masked language modelling"
     cli_command = "fill"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
+        "loss": LOSS,
         "perplexity": Metric("perplexity", higher_is_better=False),  # of masked tokens
-        "accuracy": Metric("accuracy", percent=True),  # of masked tokens
+        "accuracy": ACCURACY,  # of masked tokens
         "next_sentence": Metric("next sentence accuracy", percent=True),
     }
     model = Bert
-    datasets = (
-        TextDataset,
-        LabeledTextDataset,
-    )
+    datasets = (TextDataset, LabeledTextDataset)
     config_class = MaskedLMConfig
     columns = (
         PERPLEXITY,
@@ -129,16 +127,8 @@ class MaskedLMTask(Task):
         Column("next_sentence", "next sentence, %", 100),
     )
     from_data = ("vocab_size",)
+    evaluation_unit = "documents"
     capturable = True
-
-    tokenizer: Tokenizer
-    train: list[str]
-    valid: list[str]
-    train_config: TrainConfig
-    options: MaskedLMConfig
-    pairs: bool  # whether the model also predicts the next sentence
-    seed: int
-    notes: tuple[str, ...]
 
     @classmethod
     def accepts_tokenizer(cls, name: str) -> bool:
@@ -150,51 +140,40 @@ class MaskedLMTask(Task):
             model.head in MLM_HEADS, f"model.head {model.head!r} predicts no tokens: set it to {' or '.join(MLM_HEADS)}"
         )
 
-    @classmethod
-    def prepare(
-        cls,
-        data: Dataset[Any],
-        tokenizer: Tokenizer,
-        model: Any,
-        options: MaskedLMConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "MaskedLMTask":
+    def setup(self, data: Dataset[Any]) -> None:
         """Validate the settings; the documents are tokenized when the first epoch needs them."""
-        pairs = model.head == "pretraining"
-        special_tokens = tokenizer.special_tokens
+        options, train, max_length = self.options, self.train_config, self.model_config.max_length
+        self.pairs = self.model_config.head == "pretraining"  # whether the model also predicts the next sentence
+        special_tokens = self.tokenizer.special_tokens
         if None in (special_tokens.mask, special_tokens.cls, special_tokens.sep):
             raise InputError(
                 "masked_lm needs a tokenizer with [MASK], [CLS] and [SEP]: set data.tokenizer.name=wordpiece"
             )
-        if not MIN_LENGTH <= options.length <= model.max_length or train.batching.rows(options.length) < 1:
+        if not MIN_LENGTH <= options.length <= max_length or train.batching.rows(options.length) < 1:
             raise InputError(
                 f"task.length = {options.length} must be between {MIN_LENGTH} and model.max_length = "
-                f"{model.max_length}, and fit into train.batch_size = {train.batch_size}"
+                f"{max_length}, and fit into train.batch_size = {train.batch_size}"
             )
-        if train.best_by == "next_sentence" and not pairs:
+        if train.best_by == "next_sentence" and not self.pairs:
             raise InputError("train.best_by next_sentence requires model.head = pretraining")
         documents = {"train": data.documents("train"), "valid": data.documents("valid")[: train.valid_size]}
         for split, texts in documents.items():
             if not texts:
                 raise InputError(f"{split}: there are no non-empty documents")
-            if pairs and (len(texts) < 2 or not any(len(split_sentences(text)) > 1 for text in texts)):
+            if self.pairs and (len(texts) < 2 or not any(len(split_sentences(text)) > 1 for text in texts)):
                 raise InputError(
                     f"{split}: sentence pairs need two documents, one of them with several sentences; add some "
                     "(blank lines separate the documents of a text), or set model.head to masked_lm"
                 )
-        return cls(tokenizer, documents["train"], documents["valid"], train, options, pairs, seed, data.notes)
-
-    def __post_init__(self) -> None:
+        self.train, self.valid_documents = documents["train"], documents["valid"]
         self.number = 0  # of the current epoch
         self.spans = torch.empty(0, 5, dtype=torch.long)  # rows of the current epoch, see `_spans`
-        tokens = self.tokenizer.special_tokens
         self.begin, self.end, self.mask, self.pad = (
-            token or 0 for token in (tokens.cls, tokens.sep, tokens.mask, tokens.pad)
+            token or 0 for token in (special_tokens.cls, special_tokens.sep, special_tokens.mask, special_tokens.pad)
         )
         names = {number: token for token, number in self.tokenizer.vocab.items()}
         self.ordinary = torch.ones(len(self.tokenizer), dtype=torch.bool)
-        self.ordinary[list(tokens.ids)] = False
+        self.ordinary[list(special_tokens.ids)] = False
         self.inside = torch.tensor([names.get(n, "").startswith(CONTINUATION) for n in range(len(self.tokenizer))])
 
     @cached_property
@@ -202,8 +181,8 @@ class MaskedLMTask(Task):
         return TokenizedCorpus.from_texts(self.train, self.tokenizer)
 
     @cached_property
-    def valid_corpus(self) -> TokenizedCorpus:
-        return TokenizedCorpus.from_texts(self.valid, self.tokenizer)
+    def valid(self) -> TokenizedCorpus:
+        return TokenizedCorpus.from_texts(self.valid_documents, self.tokenizer)
 
     @property
     def rows(self) -> int:
@@ -233,18 +212,12 @@ class MaskedLMTask(Task):
     def loss(self, model: Bert, batch: MaskedBatch) -> Float[Tensor, ""]:
         token_logits, next_logits = _logits(model, batch)
         loss = mean_cross_entropy(token_logits, batch.targets, IGNORE, self.options.label_smoothing, consume=True)
-        return (
-            loss
-            if next_logits is None
-            else loss + F.cross_entropy(next_logits.float(), batch.next_sentence, ignore_index=IGNORE)
-        )
+        if next_logits is None:
+            return loss
+        return loss + F.cross_entropy(next_logits.float(), batch.next_sentence, ignore_index=IGNORE)
 
-    def validate(self, model: Bert) -> dict[str, float]:
-        return self._scores(model, self.valid_corpus)
-
-    def evaluate(self, model: Bert, data: Dataset[Any], split: str) -> Evaluation:
-        corpus = TokenizedCorpus.from_texts(data.documents(split), self.tokenizer)
-        return Evaluation(len(corpus.documents), "documents", self._scores(model, corpus))
+    def examples(self, data: Dataset[Any], split: str) -> TokenizedCorpus:
+        return TokenizedCorpus.from_texts(data.documents(split), self.tokenizer)
 
     def _spans(self, corpus: TokenizedCorpus, rng: random.Random) -> Int[Tensor, "rows 5"]:
         """Shuffled rows: start and length of the first passage, of the second, and MaskedBatch.next_sentence.
@@ -301,14 +274,14 @@ class MaskedLMTask(Task):
         return tokens, segments, lengths.squeeze(1)
 
     @torch.inference_mode()
-    def _scores(self, model: Bert, corpus: TokenizedCorpus) -> dict[str, float]:
+    def score_examples(self, model: Bert, examples: TokenizedCorpus) -> dict[str, float]:
         """All metrics on all documents, split and masked independently of the run's seed."""
-        spans = self._spans(corpus, random.Random(VALID_SEED))
+        spans = self._spans(examples, random.Random(VALID_SEED))
         token_loss, right, next_loss, next_right = (
             torch.zeros((), dtype=torch.float64, device=model.device) for _ in range(4)
         )
         count = 0
-        for batch in self._fixed_batches(corpus, spans):
+        for batch in self._fixed_batches(examples, spans):
             batch = batch.to(model.device)
             logits, next_logits = _logits(model, batch)
             count += batch.tokens
@@ -318,7 +291,7 @@ class MaskedLMTask(Task):
                 next_loss += F.cross_entropy(next_logits.float(), batch.next_sentence, reduction="sum")
                 next_right += (next_logits.argmax(dim=-1) == batch.next_sentence).sum()
         loss = float(token_loss) / max(1, count)
-        scores = {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": float(right) / max(1, count)}
+        scores = {"loss": loss, "perplexity": perplexity(loss), "accuracy": float(right) / max(1, count)}
         if not self.pairs:
             return scores
         return scores | {

@@ -35,8 +35,6 @@ def mask_tokens(
     80 % of them become `mask`, 10 % one of `random_tokens`, 10 % are unchanged. With `word_ids`, the index of the word
     of each token, whole words are selected, as many as fit into the fraction (whole-word masking).
     """
-    if not 0 < mask_prob < 1:
-        raise InputError(f"mask_prob must lie between 0 and 1, not {mask_prob}")
     selected = _select(maskable, mask_prob, word_ids, generator)
     uniform = torch.rand(tokens.shape, generator=generator)
     replacements = random_tokens[torch.randint(len(random_tokens), tokens.shape, generator=generator)]
@@ -103,8 +101,6 @@ def sentence_pairs(documents: Sequence[Sentences], max_tokens: int, rng: Random)
     replaced sentences are used again in the next run. A single remaining sentence is dropped: it could only be paired
     with a random segment, which would unbalance the labels.
     """
-    if max_tokens < 2:
-        raise InputError(f"a pair needs at least two tokens, not {max_tokens}")
     if sum(len(document) > 1 for document in documents) < 2:
         raise InputError("next-sentence prediction needs at least two documents")
     for index, document in enumerate(documents):

@@ -4,7 +4,6 @@ Documents are packed into rows of one length (`qkv.datasets.packing`) with hardl
 apart (`qkv.attention.Documents`). Each document ends with an end token.
 """
 
-import math
 import random
 from array import array
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,7 @@ from qkv.metrics import Metric
 from qkv.models.gpt2 import GPT2
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.task import Evaluation, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.task import LOSS, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Tensor
@@ -41,11 +39,7 @@ class PackedBatch(TensorBatch):
     inputs: Int[Tensor, "rows length"]
     documents: Int[Tensor, "rows length"]  # index of the document of each token
     targets: Int[Tensor, "rows length"]  # the next token of the same document, or IGNORE_INDEX
-    count: int  # number of targets
-
-    @property
-    def tokens(self) -> int:
-        return self.count
+    tokens: int  # number of targets
 
 
 class PackedLMConfig(TaskConfig):
@@ -56,60 +50,38 @@ class PackedLMConfig(TaskConfig):
 
 
 @register("task", "packed_lm")
-@dataclass
 class PackedLMTask(Task):
     """Language modelling of documents, packed in a new order in each epoch so that row boundaries vary."""
 
     title = "language modelling of documents"
     cli_command = "generate"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),  # nats per token
+        "loss": LOSS,  # nats per token
         "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
     }
     model = GPT2
-    datasets = (
-        TextDataset,
-        LabeledTextDataset,
-    )
+    datasets = (TextDataset, LabeledTextDataset)
     config_class = PackedLMConfig
     model_options: ClassVar = {"has_end_token": True}
     columns = (PERPLEXITY,)
     from_data = ("vocab_size",)
+    evaluation_unit = "documents"
     evaluates_train = False
     capturable = True
 
-    tokenizer: Tokenizer
-    train: list[Document]
-    valid: list[Document]
-    train_config: TrainConfig
-    options: PackedLMConfig
-    seed: int
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self.rows: Packed | None = None  # of the current epoch
-
-    @classmethod
-    def prepare(
-        cls,
-        data: Dataset[Any],
-        tokenizer: Tokenizer,
-        model: Any,
-        options: PackedLMConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "PackedLMTask":
+    def setup(self, data: Dataset[Any]) -> None:
+        options, train, max_length = self.options, self.train_config, self.model_config.max_length
         if train.batching.rows(options.length) < 1:
             raise InputError(
                 f"train.batch_size = {train.batch_size} is less than one row of task.length = {options.length} tokens"
             )
-        if options.length > model.max_length:
-            raise InputError(f"task.length = {options.length} exceeds the model's context of {model.max_length} tokens")
-        texts = encode_documents(tokenizer.target, data.documents("train"))
-        valid = encode_documents(tokenizer.target, data.documents("valid")[: train.valid_size])
-        if not any(len(text) > 1 for text in texts) or not any(len(text) > 1 for text in valid):
+        if options.length > max_length:
+            raise InputError(f"task.length = {options.length} exceeds the model's context of {max_length} tokens")
+        self.train = self.examples(data, "train")
+        self.valid = encode_documents(self.tokenizer.target, data.documents("valid")[: train.valid_size])
+        if not any(len(text) > 1 for text in self.train) or not any(len(text) > 1 for text in self.valid):
             raise InputError("there are no documents with two tokens or more to train or to validate on")
-        return cls(tokenizer, texts, valid, train, options, seed, data.notes)
+        self.rows: Packed | None = None  # of the current epoch
 
     def describe(self) -> str:
         return f"{len(self.train):,} documents, {sum(map(len, self.train)):,} tokens"
@@ -133,24 +105,20 @@ class PackedLMTask(Task):
         logits = model(batch.inputs, documents=batch.documents)
         return mean_cross_entropy(logits, batch.targets, IGNORE_INDEX, self.options.label_smoothing, consume=True)
 
-    def validate(self, model: GPT2) -> dict[str, float]:
-        return self._scores(model, self.valid)
-
-    def evaluate(self, model: GPT2, data: Dataset[Any], split: str) -> Evaluation:
-        texts = encode_documents(self.tokenizer.target, data.documents(split))
-        return Evaluation(len(texts), "documents", self._scores(model, texts))
+    def examples(self, data: Dataset[Any], split: str) -> list[Document]:
+        return encode_documents(self.tokenizer.target, data.documents(split))
 
     @torch.inference_mode()
-    def _scores(self, model: GPT2, texts: Sequence[Document]) -> dict[str, float]:
+    def score_examples(self, model: GPT2, examples: Sequence[Document]) -> dict[str, float]:
         """Metrics over every token but the first of each document, or of its part in a row."""
-        packed = pack(texts, self.options.length, PAD)
+        packed = pack(examples, self.options.length, PAD)
         total, count = torch.zeros((), dtype=torch.float64, device=model.device), 0
         for rows in _consecutive(len(packed.tokens), self._batch_rows):
             batch = _batch(packed, rows).to(model.device)
             total += token_cross_entropy(model(batch.inputs, documents=batch.documents), batch.targets, IGNORE_INDEX)
-            count += batch.count
+            count += batch.tokens
         loss = float(total) / count
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # avoid overflow
+        return {"loss": loss, "perplexity": perplexity(loss)}
 
 
 def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Document]:

@@ -1,8 +1,7 @@
 """Extractive question answering task: predict the answer span of a question in a text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from qkv.datasets.batching import round_up, shuffled_batches
 from qkv.datasets.dataset import QuestionDataset
@@ -12,7 +11,6 @@ from qkv.metrics.squad_metrics import answer_f1, exact_answers
 from qkv.models.bert import Bert
 from qkv.pipelines.text_inputs import ExampleEncoder
 from qkv.pipelines.windows import (
-    QuestionWindow,
     WindowBatch,
     collate,
     log_probabilities,
@@ -21,21 +19,18 @@ from qkv.pipelines.windows import (
     predict_spans,
 )
 from qkv.registry import register
-from qkv.tasks.task import Evaluation, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
-from qkv.tokenizers import Tokenizer
+from qkv.tasks.task import LOSS, Task
 from qkv.types import Float, Tensor
 
 
 @register("task", "answer")
-@dataclass
 class QuestionAnsweringTask(Task):
     """Cross-entropy of the first and the last token of the answer (Devlin et al. 2019)."""
 
     title = "question answering"
     cli_command = "answer"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
+        "loss": LOSS,
         "exact": Metric("exact match", percent=True),
         "f1": Metric("F1", percent=True),
     }
@@ -43,35 +38,15 @@ class QuestionAnsweringTask(Task):
     datasets = (QuestionDataset,)
     model_options: ClassVar = {"head": "span"}
     from_data = ("vocab_size",)
+    evaluation_unit = "questions"
     capturable = True
 
-    tokenizer: Tokenizer
-    train: list[QuestionWindow]
-    valid: list[Question]
-    questions: int  # number of training questions
-    train_config: TrainConfig
-    options: TaskConfig
-    max_length: int
-    seed: int
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
+    def setup(self, data: QuestionDataset) -> None:
         self.encoder = ExampleEncoder(self.tokenizer)
-
-    @classmethod
-    def prepare(
-        cls,
-        data: QuestionDataset,
-        tokenizer: Tokenizer,
-        model: Any,
-        options: TaskConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "QuestionAnsweringTask":
-        questions = data.splits["train"]
-        windows = make_windows(ExampleEncoder(tokenizer), questions, model.max_length)
-        valid = data.splits["valid"][: train.valid_size]
-        return cls(tokenizer, windows, valid, len(questions), train, options, model.max_length, seed, data.notes)
+        self.max_length = self.model_config.max_length
+        self.questions = len(data.splits["train"])
+        self.train = make_windows(self.encoder, data.splits["train"], self.max_length)
+        self.valid = data.splits["valid"][: self.train_config.valid_size]
 
     def describe(self) -> str:
         return f"{self.questions:,} questions, {len(self.train):,} windows"
@@ -91,21 +66,15 @@ class QuestionAnsweringTask(Task):
     def loss(self, model: Bert, batch: WindowBatch) -> Float[Tensor, ""]:
         return mean_loss(log_probabilities(model, batch), batch.targets)
 
-    def validate(self, model: Bert) -> dict[str, float]:
-        return self._scores(model, self.valid)
-
-    def evaluate(self, model: Bert, data: QuestionDataset, split: str) -> Evaluation:
-        return Evaluation(len(data.splits[split]), "questions", self._scores(model, data.splits[split]))
-
-    def _scores(self, model: Bert, questions: Sequence[Question]) -> dict[str, float]:
-        windows = make_windows(self.encoder, questions, self.max_length)
+    def score_examples(self, model: Bert, examples: Sequence[Question]) -> dict[str, float]:
+        windows = make_windows(self.encoder, examples, self.max_length)
         predictions = predict_spans(model, windows, self.encoder.pad, self.train_config.batching)
         passages = [prediction.answer and prediction.answer.passage for prediction in predictions]
         texts = [
             "" if passage is None else question.text[passage.begin : passage.end]
-            for question, passage in zip(questions, passages, strict=True)
+            for question, passage in zip(examples, passages, strict=True)
         ]
-        references = [question.answer_texts for question in questions]
+        references = [question.answer_texts for question in examples]
         return {
             "loss": sum(prediction.loss for prediction in predictions) / max(1, len(windows)),
             "exact": exact_answers(texts, references),

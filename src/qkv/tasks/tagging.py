@@ -2,135 +2,68 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch.nn import functional as F
 
-from qkv.config import Rate
 from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.metrics import Metric
 from qkv.metrics.tag_metrics import are_entity_tags, entity_f1, tag_accuracy
 from qkv.nn.interfaces import TextEncoder
-from qkv.pipelines.tagger import EncodedSentences, encode_sentences, predict_tags, tag_logits
-from qkv.pipelines.text_inputs import (
-    IGNORE,
-    AnyExampleEncoder,
-    TextBatch,
-    build_example_encoder,
-    collate,
-    collate_padded,
-    epoch_batches,
-    iter_batches,
-)
+from qkv.pipelines.tagger import EncodedSentences, encode_sentences, predict_tags
+from qkv.pipelines.text_inputs import AnyExampleEncoder, Example, iter_batches
 from qkv.pipelines.tree_inputs import reads_trees, require_heads
 from qkv.registry import register
-from qkv.tasks.task import Evaluation, Task, TaskConfig, vocab_sizes
-from qkv.tasks.train_config import TrainConfig
-from qkv.tokenizers import Tokenizer
-from qkv.types import Float, Tensor
-
-
-class TaggingConfig(TaskConfig):
-    """Options of the task."""
-
-    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+from qkv.tasks.text_encoder_task import TextEncoderTask, total_loss
 
 
 @register("task", "tag")
-@dataclass
-class TaggingTask(Task):
+class TaggingTask(TextEncoderTask):
     """Cross-entropy of the tags; the first token of a word represents it (Devlin et al. 2019)."""
 
     title = "tagging"
     cli_command = "tag"
     unit = "words"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
-        "accuracy": Metric("accuracy", percent=True),
+        **TextEncoderTask.metrics,
         "f1": Metric("F1", percent=True),  # of entities; equals the accuracy for tags of single words
     }
-    model = TextEncoder
     datasets = (TaggedDataset,)
-    config_class = TaggingConfig
     model_options: ClassVar = {"head": "tagger"}
-    from_data = ("vocab_size", "labels", "label_names")
-    capturable = True
-
-    encoder: AnyExampleEncoder  # with a table of the training sentences only
-    train: EncodedSentences
-    valid: list[Tagged]
-    labels: tuple[str, ...]
-    train_config: TrainConfig
-    options: TaggingConfig
-    max_length: int
-    seed: int
-    notes: tuple[str, ...]
+    evaluation_unit = "sentences"
 
     @classmethod
-    def sizes(cls, data: TaggedDataset, tokenizer: Tokenizer | None) -> dict[str, Any]:
-        names = tuple(sorted({tag for sentence in data.splits["train"] for tag in sentence.tags}))
-        return {**vocab_sizes(tokenizer), "labels": len(names), "label_names": names}
+    def label_names(cls, examples: Sequence[Tagged]) -> set[str]:
+        return {tag for sentence in examples for tag in sentence.tags}
 
-    @classmethod
-    def prepare(
-        cls,
-        data: TaggedDataset,
-        tokenizer: Tokenizer | None,
-        model: Any,
-        options: TaggingConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "TaggingTask":
-        names = tuple(model.label_names)
-        numbers = {name: number for number, name in enumerate(names)}
-        encoder = build_example_encoder(tokenizer, model)
-        if reads_trees(model):  # check all splits before training
+    def setup(self, data: TaggedDataset) -> None:
+        if reads_trees(self.model_config):  # check all splits before training
             for split, sentences in data.splits.items():
                 for number, sentence in enumerate(sentences, start=1):
                     require_heads(sentence, f"{split}: sentence {number}")
-        examples = encode_sentences(encoder, data.splits["train"], numbers, model.max_length, trees=reads_trees(model))
-        valid = data.splits["valid"][: train.valid_size]
-        return cls(encoder, examples, valid, names, train, options, model.max_length, seed, data.notes)
+        self.sentences = len(data.splits["train"])
+        super().setup(data)
 
-    def __post_init__(self) -> None:
-        self.tokenizer = self.encoder.tokenizer
+    def encode(self, examples: Sequence[Tagged]) -> list[Example]:
+        return self._encode(self.encoder, examples).examples
+
+    def _encode(self, encoder: AnyExampleEncoder, sentences: Sequence[Tagged]) -> EncodedSentences:
+        trees = reads_trees(self.model_config)
+        return encode_sentences(encoder, sentences, self.labels, self.max_length, trees=trees)
 
     def describe(self) -> str:
-        return f"{1 + self.train.words[-1][-1].sentence:,} sentences"
-
-    def epoch(self, number: int) -> list[list[int]]:
-        return epoch_batches(self.train.examples, self.train_config.batching, self.seed, number)
-
-    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> TextBatch:
-        examples = [self.train.examples[row] for row in rows]
-        if padded_to_shape:
-            return collate_padded(examples, self.encoder.pad, self.train_config.batching, self.max_length)
-        return collate(examples, self.encoder.pad)
-
-    def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
-        words = (batch.targets != IGNORE).sum().clamp(min=1)  # a tensor, so that CUDA graphs recompute it
-        return _loss(model, self.encoder, batch, self.options.label_smoothing) / words
-
-    def validate(self, model: TextEncoder) -> dict[str, float]:
-        return self._scores(model, self.valid)
-
-    def evaluate(self, model: TextEncoder, data: TaggedDataset, split: str) -> Evaluation:
-        return Evaluation(len(data.splits[split]), "sentences", self._scores(model, data.splits[split]))
+        return f"{self.sentences:,} sentences"
 
     @torch.inference_mode()
-    def _scores(self, model: TextEncoder, sentences: Sequence[Tagged]) -> dict[str, float]:
-        numbers = {name: number for number, name in enumerate(self.labels)}
+    def score_examples(self, model: TextEncoder, examples: Sequence[Tagged]) -> dict[str, float]:
         encoder = self.encoder.fresh_copy()
-        encoded = encode_sentences(encoder, sentences, numbers, self.max_length, trees=reads_trees(model.config))
         total, words, batch_size = 0.0, 0, self.train_config.batching
-        for _, batch in iter_batches(encoded.examples, batch_size, encoder.pad):
-            total += float(_loss(model, encoder, batch.to(model.device)))
+        for _, batch in iter_batches(self._encode(encoder, examples).examples, batch_size, encoder.pad):
+            total += float(total_loss(model, encoder, batch.to(model.device)))
             words += batch.tokens
-        predictions = predict_tags(model, encoder, sentences, batch_size)
-        return {"loss": total / words if words else math.nan, **tag_scores(predictions, sentences)}
+        predictions = predict_tags(model, encoder, examples, batch_size)
+        return {"loss": total / words if words else math.nan, **tag_scores(predictions, examples)}
 
 
 def tag_scores(predictions: Sequence[Sequence[str]], sentences: Sequence[Tagged]) -> dict[str, float]:
@@ -139,11 +72,3 @@ def tag_scores(predictions: Sequence[Sequence[str]], sentences: Sequence[Tagged]
     accuracy = tag_accuracy(predictions, targets)
     entities = are_entity_tags([tag for tags in targets for tag in tags])
     return {"accuracy": accuracy, "f1": entity_f1(predictions, targets) if entities else accuracy}
-
-
-def _loss(
-    model: TextEncoder, encoder: AnyExampleEncoder, batch: TextBatch, smoothing: float = 0.0
-) -> Float[Tensor, ""]:
-    logits = tag_logits(model, encoder, batch).float().flatten(0, 1)
-    targets = batch.targets.flatten()
-    return F.cross_entropy(logits, targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")

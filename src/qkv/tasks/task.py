@@ -1,25 +1,28 @@
 """The interface between tasks and the training loop: tokenizer, batches, loss and metrics."""
 
+import math
+import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field
 
-from qkv.config import Config
+from qkv.config import Config, Term
 from qkv.datasets.columns import Column
-from qkv.datasets.dataset import Dataset, DatasetConfig
+from qkv.datasets.dataset import Dataset, DatasetConfig, PairConfig, PairDataset, TextDatasetConfig
 from qkv.metrics import Metric
 from qkv.metrics.text_metrics import Bucket
 from qkv.nn.interfaces import TextEncoder
 from qkv.tasks.train_config import TrainConfig
-from qkv.tasks.train_tokenizer import train_tokenizer
-from qkv.tokenizers import Tokenizer
+from qkv.tokenizers import PairTokenizer, Tokenizer
 from qkv.types import Float, Tensor
 
+LOSS = Metric("loss", higher_is_better=False)
+ACCURACY = Metric("accuracy", percent=True)
 Pixels = Annotated[int, Field(ge=0, le=1024)]
 
 
@@ -51,6 +54,7 @@ class Evaluation:
     unit: str  # e.g. "sentences"
     scores: Mapping[str, float]  # the task's metrics
     signatures: Mapping[str, str] = field(default_factory=dict)  # settings of the metrics that have any
+    seconds: float = 0.0  # duration
     skipped: int = 0  # examples that are too long for the model
     by_length: tuple[Bucket, ...] = ()
     outputs: tuple[str, ...] = ()  # predicted texts
@@ -65,7 +69,7 @@ class Task(ABC):
 
     title: ClassVar[str]  # name used in messages; default: the name of the class in lower case
     cli_command: ClassVar[str] = ""  # CLI command that runs models trained on this task; "": none
-    metrics: ClassVar[Mapping[str, Metric]] = {"loss": Metric("loss", higher_is_better=False)}  # of `validate`
+    metrics: ClassVar[Mapping[str, Metric]] = {"loss": LOSS}  # of `validate`
     test_metrics: ClassVar[Mapping[str, Metric]] = {}  # returned by `evaluate` only
     searches: ClassVar[bool] = False  # whether `evaluate` takes search settings
     columns: ClassVar[tuple[Column, ...]] = ()  # of its result tables; empty: those of the dataset
@@ -78,10 +82,19 @@ class Task(ABC):
     batch_units: ClassVar[tuple[str, ...]] = ("tokens", "examples")  # valid values of train.batch_by
 
     unit: ClassVar[str] = "tok"  # unit of `Batch.tokens` in the progress display
+    evaluation_unit: ClassVar[str] = "examples"  # unit of `Evaluation.size`
     capturable: bool = False  # whether the loss can be captured in a CUDA graph
 
-    tokenizer: Tokenizer | None  # None without text, and for models of characters
-    notes: tuple[str, ...] = ()  # messages for the user, e.g. about skipped examples
+    valid: Any  # prepared validation examples
+
+    def __init__(self, data: Any, tokenizer: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> None:
+        self.tokenizer = tokenizer  # None without text, and for models of characters
+        self.model_config = model
+        self.options = options
+        self.train_config = train
+        self.seed = seed
+        self.notes: tuple[str, ...] = data.notes  # messages for the user, e.g. about skipped examples
+        self.setup(data)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -108,10 +121,9 @@ class Task(ABC):
         """Values of the model config keys in `from_data`; by default the size of the vocabulary."""
         return {key: len(tokenizer) for key in cls.from_data}
 
-    @classmethod
     @abstractmethod
-    def prepare(cls, data: Any, tokenizer: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> "Task":
-        """Encode the data for a model with the config `model`."""
+    def setup(self, data: Any) -> None:
+        """Prepare the training and validation examples."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -129,9 +141,22 @@ class Task(ABC):
     def loss(self, model: Any, batch: Any) -> Float[Tensor, ""]:
         """Training loss: a mean over the batch's tokens."""
 
-    @abstractmethod
     def validate(self, model: Any) -> dict[str, float]:
         """All metrics of the task on the validation data."""
+        return self.score_examples(model, self.valid)
+
+    def evaluate(self, model: Any, data: Any, split: str) -> Evaluation:
+        """All metrics of the task on a whole split."""
+        examples = self.examples(data, split)
+        return Evaluation(len(examples), self.evaluation_unit, self.score_examples(model, examples))
+
+    def examples(self, data: Any, split: str) -> Any:
+        """The examples of a split, prepared for `score_examples`."""
+        return data.splits[split]
+
+    def score_examples(self, model: Any, examples: Any) -> dict[str, float]:
+        """All metrics on prepared examples."""
+        raise NotImplementedError
 
     @classmethod
     def splits(cls, data: Any) -> list[str]:
@@ -141,11 +166,7 @@ class Task(ABC):
     @classmethod
     def for_evaluation(cls, data: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> "Task":
         """Prepare the task to evaluate a model."""
-        return cls.prepare(data, model.tokenizer, model.config, options, train, seed)
-
-    @abstractmethod
-    def evaluate(self, model: Any, data: Any, split: str) -> Evaluation:
-        """All metrics of the task on a whole split."""
+        return cls(data, model.tokenizer, model.config, options, train, seed)
 
     def notes_on(self, data: Any, split: str) -> tuple[str, ...]:
         """Notes for the user about a split."""
@@ -163,6 +184,30 @@ class Task(ABC):
         """Restore what `carried_state` returned when the checkpoint was saved."""
 
 
-def vocab_sizes(tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """The model config key of the vocabulary size; empty for models of characters, which have no tokenizer."""
-    return {} if tokenizer is None else {"vocab_size": len(tokenizer)}
+def train_tokenizer(data: Dataset[Any], config: DatasetConfig) -> Tokenizer | None:
+    """Train the tokenizer on the training texts (one per side with `target_tokenizer`); None for data without text."""
+    if not isinstance(config, TextDatasetConfig):
+        return None
+    if isinstance(config, PairConfig) and config.target_tokenizer is not None and isinstance(data, PairDataset):
+        return PairTokenizer(
+            _train(config.tokenizer, data.source_texts(), config.lowercase),
+            _train(config.target_tokenizer, data.target_texts(), config.lowercase),
+        )
+    return _train(config.tokenizer, data.training_texts(), config.lowercase)
+
+
+def _train(term: Term, texts: Iterable[str], lowercase: bool) -> Tokenizer:
+    tokenizer: Tokenizer = term.cls.train(texts, lowercase=lowercase, **term.options)
+    return tokenizer
+
+
+def random_batches(count: int, size: int, seed: int, epoch: int) -> list[list[int]]:
+    """Batches of `size` of the numbers below `count`, in an order determined by the seed and the epoch."""
+    order = list(range(count))
+    random.Random(f"{seed} {epoch}").shuffle(order)
+    return [order[begin : begin + size] for begin in range(0, count, size)]
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), of losses that do not overflow."""
+    return math.exp(min(loss, 700.0))

@@ -1,160 +1,77 @@
 """Text classification task."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
-from torch.nn import functional as F
 
-from qkv.config import Rate
-from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.metrics import Metric
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
-from qkv.pipelines.text_inputs import (
-    IGNORE,
-    AnyExampleEncoder,
-    Example,
-    TextBatch,
-    build_example_encoder,
-    collate,
-    collate_padded,
-    epoch_batches,
-)
+from qkv.pipelines.text_inputs import IGNORE, Example
 from qkv.registry import register
 from qkv.runtime.text import printable
-from qkv.tasks.task import Evaluation, Task, TaskConfig, vocab_sizes
-from qkv.tasks.train_config import TrainConfig
-from qkv.tokenizers import Tokenizer
+from qkv.tasks.text_encoder_task import TextEncoderTask
 from qkv.types import Float, Tensor
 
 MAX_LABEL = 40  # characters of a label in a message
 
 
-class TextClassificationConfig(TaskConfig):
-    """Options of the task."""
-
-    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
-
-
 @register("task", "classify")
-@dataclass
-class TextClassificationTask(Task):
+class TextClassificationTask(TextEncoderTask):
     """The loss is the cross-entropy of the labels."""
 
     title = "classification"
     cli_command = "classify"
     unit = "texts"
-    metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
-        "accuracy": Metric("accuracy", percent=True),
-    }
-    model = TextEncoder
     datasets = (LabeledTextDataset,)
-    config_class = TextClassificationConfig
     model_options: ClassVar = {"head": "classifier"}
-    from_data = ("vocab_size", "labels", "label_names")
-    capturable = True
-
-    encoder: AnyExampleEncoder  # with a table of the training texts only
-    train: list[Example]
-    valid: list[Pair]
-    labels: tuple[str, ...]
-    train_config: TrainConfig
-    options: TextClassificationConfig
-    max_length: int
-    seed: int
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self.tokenizer = self.encoder.tokenizer
+    evaluation_unit = "texts"
 
     @classmethod
-    def sizes(cls, data: LabeledTextDataset, tokenizer: Tokenizer | None) -> dict[str, Any]:
-        names = tuple(sorted({pair.target for pair in data.splits["train"]}))
+    def label_names(cls, examples: Sequence[Pair]) -> set[str]:
+        names = {pair.target for pair in examples}
         if len(names) < 2:
-            label = printable(repr(names[0]), MAX_LABEL)
-            raise InputError(f"all training texts have one label, {label}: at least two labels are required")
-        return {**vocab_sizes(tokenizer), "labels": len(names), "label_names": names}
+            (label,) = names
+            name = printable(repr(label), MAX_LABEL)
+            raise InputError(f"all training texts have one label, {name}: at least two labels are required")
+        return names
 
-    @classmethod
-    def prepare(
-        cls,
-        data: LabeledTextDataset,
-        tokenizer: Tokenizer | None,
-        model: Any,
-        options: TextClassificationConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "TextClassificationTask":
-        names = tuple(model.label_names)
-        numbers = {name: number for number, name in enumerate(names)}
-        encoder = build_example_encoder(tokenizer, model)
-        texts = encode_texts(encoder, data.splits["train"], numbers, model.max_length)
-        notes = data.notes
-        if texts.too_long:
-            notes += (
-                f"{texts.too_long} training text(s) are truncated to model.max_length = {model.max_length} "
-                f"{encoder.unit}",
-            )
-        valid = data.splits["valid"][: train.valid_size]
+    def setup(self, data: LabeledTextDataset) -> None:
+        super().setup(data)
         for split in data.splits:
-            notes += _unseen_labels(data, split, names)
-        return cls(encoder, texts.examples, valid, names, train, options, model.max_length, seed, notes)
+            self.notes += self.notes_on(data, split)
+
+    def encode(self, examples: Sequence[Pair]) -> list[Example]:
+        targets = [self.labels.get(pair.target, IGNORE) for pair in examples]
+        encoded, too_long = encode_texts(self.encoder, [pair.source for pair in examples], self.max_length, targets)
+        if too_long:
+            unit = self.encoder.unit
+            self.notes += (f"{too_long} training text(s) are truncated to model.max_length = {self.max_length} {unit}",)
+        return encoded
 
     def describe(self) -> str:
         return f"{len(self.train):,} texts, {len(self.labels)} labels"
 
-    def epoch(self, number: int) -> list[list[int]]:
-        return epoch_batches(self.train, self._max_batch, self.seed, number)
-
-    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> TextBatch:
-        examples = [self.train[row] for row in rows]
-        if padded_to_shape:
-            return collate_padded(examples, self.encoder.pad, self._max_batch, self.max_length)
-        return collate(examples, self.encoder.pad)
-
-    @property
-    def _max_batch(self) -> BatchSize:
-        return self.encoder.max_batch(self.train_config.batching)
-
-    def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
-        logits = model.predict(self.encoder.lookup(batch.token_ids), batch.lengths).float()
-        smoothing = self.options.label_smoothing
-        loss = F.cross_entropy(logits, batch.targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")
-        return loss / (batch.targets != IGNORE).sum().clamp(min=1)
-
-    def validate(self, model: TextEncoder) -> dict[str, float]:
-        return self._scores(model, self.valid)
-
-    def evaluate(self, model: TextEncoder, data: LabeledTextDataset, split: str) -> Evaluation:
-        return Evaluation(len(data.splits[split]), "texts", self._scores(model, data.splits[split]))
+    def score_examples(self, model: TextEncoder, examples: Sequence[Pair]) -> dict[str, float]:
+        texts = [pair.source for pair in examples]
+        log_p = label_log_probabilities(model, self.encoder, texts, self.train_config.batching)
+        return label_scores(log_p, examples, self.labels)
 
     def notes_on(self, data: LabeledTextDataset, split: str) -> tuple[str, ...]:
-        return _unseen_labels(data, split, self.labels)
-
-    def _scores(self, model: TextEncoder, pairs: Sequence[Pair]) -> dict[str, float]:
-        log_p = label_log_probabilities(model, self.encoder, pairs, self.train_config.batching)
-        return label_scores(log_p, pairs, self.labels)
-
-
-def _unseen_labels(data: LabeledTextDataset, split: str, labels: Sequence[str]) -> tuple[str, ...]:
-    """Note on labels missing from the training data: ignored in the loss, counted as errors in the accuracy."""
-    unseen = sorted({pair.target for pair in data.splits[split]} - set(labels))
-    labels_shown = ", ".join(printable(label, MAX_LABEL) for label in unseen[:5])
-    return (f"labels in {split} that no training text has: {labels_shown}",) if unseen else ()
+        """Note labels missing from the training data: ignored in the loss, counted as errors in the accuracy."""
+        unseen = sorted({pair.target for pair in data.splits[split]} - self.labels.keys())
+        labels_shown = ", ".join(printable(label, MAX_LABEL) for label in unseen[:5])
+        return (f"labels in {split} that no training text has: {labels_shown}",) if unseen else ()
 
 
 def label_scores(
-    log_p: Float[Tensor, "texts labels"], pairs: Sequence[Pair], labels: Sequence[str]
+    log_p: Float[Tensor, "texts labels"], pairs: Sequence[Pair], labels: Mapping[str, int]
 ) -> dict[str, float]:
     """Accuracy and mean -log p of the true label; a label unknown to the model counts as an error."""
-    numbers = {name: number for number, name in enumerate(labels)}
-    targets = torch.tensor([numbers.get(pair.target, IGNORE) for pair in pairs])
+    targets = torch.tensor([labels.get(pair.target, IGNORE) for pair in pairs])
     known = targets != IGNORE
     loss = -log_p[known].gather(1, targets[known, None]).mean()
     return {"loss": float(loss), "accuracy": float((log_p.argmax(dim=-1) == targets).double().mean())}

@@ -1,7 +1,8 @@
 """Translation task: sequence-to-sequence learning from pairs of texts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any, ClassVar
 
@@ -10,7 +11,6 @@ import torch
 from qkv.config import Rate, require
 from qkv.datasets.batching import (
     IGNORE,
-    BatchSize,
     EncodedPair,
     PairBatch,
     batch_by_length,
@@ -49,7 +49,7 @@ from qkv.pipelines.tree_inputs import (
 )
 from qkv.registry import register
 from qkv.runtime.text import printable
-from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.task import LOSS, Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
@@ -65,37 +65,9 @@ class EncodedPairs:
 
     pairs: list[Pair]
     tokens: list[EncodedPair]
-    trees: bool = False  # whether the sources have dependency trees
-
-    @classmethod
-    def fitting(
-        cls, tokenizer: Tokenizer, pairs: list[Pair], max_length: int, *, trees: bool = False
-    ) -> "EncodedPairs":
-        """Encode the pairs and keep those of at most `max_length` tokens."""
-        encoded = zip(pairs, encode(tokenizer, pairs, trees=trees), strict=True)
-        kept = [(pair, tokens) for pair, tokens in encoded if tokens.length <= max_length]
-        return cls([pair for pair, _ in kept], [tokens for _, tokens in kept], trees)
 
     def __len__(self) -> int:
         return len(self.pairs)
-
-    def retokenize(
-        self, tokenizer: Tokenizer, dropout: float, seed: tuple[int, ...], max_length: int
-    ) -> list[EncodedPair]:
-        """Retokenize the pairs with BPE dropout; those that become too long keep their plain tokens."""
-        retokenized = encode(tokenizer, self.pairs, dropout=dropout, seed=seed, trees=self.trees)
-        return [
-            pair if pair.length <= max_length else plain for pair, plain in zip(retokenized, self.tokens, strict=True)
-        ]
-
-    def first(self, count: int) -> "EncodedPairs":
-        return EncodedPairs(self.pairs[:count], self.tokens[:count], self.trees)
-
-    def batches(self, batch_size: BatchSize, special_tokens: DecoderTokens) -> Iterator[PairBatch]:
-        """Yield all pairs in batches of similar length."""
-        for rows in batch_by_length([pair.length for pair in self.tokens], batch_size):
-            pairs = [self.tokens[row] for row in rows]
-            yield with_trees(collate(pairs, begin=special_tokens.begin, end=special_tokens.end), pairs)
 
 
 class TranslationConfig(TaskConfig):
@@ -106,14 +78,13 @@ class TranslationConfig(TaskConfig):
 
 
 @register("task", "translate")
-@dataclass
 class TranslationTask(Task):
     """Cross-entropy of the next target token."""
 
     title = "translation"
     cli_command = "translate"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),
+        "loss": LOSS,
         "exact": Metric("exact", percent=True),
         "bleu": Metric("bleu"),
         "chrf": Metric("chrf"),
@@ -139,19 +110,6 @@ class TranslationTask(Task):
     from_data = ("source_vocab_size", "target_vocab_size")
     capturable = True
 
-    tokenizer: Tokenizer
-    train: EncodedPairs
-    valid: EncodedPairs
-    train_config: TrainConfig
-    options: TranslationConfig
-    max_length: int  # of a pair in tokens
-    special_tokens: DecoderTokens  # of the targets
-    seed: int
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
-
     @classmethod
     def check_recipe(cls, options: TranslationConfig, data: PairConfig, model: Any) -> None:
         names = {data.tokenizer.name, (data.target_tokenizer or data.tokenizer).name}
@@ -164,32 +122,31 @@ class TranslationTask(Task):
     def sizes(cls, data: PairDataset, tokenizer: Tokenizer) -> dict[str, Any]:
         return {"source_vocab_size": len(tokenizer.source), "target_vocab_size": len(tokenizer.target)}
 
-    @classmethod
-    def prepare(
-        cls,
-        data: PairDataset,
-        tokenizer: Tokenizer,
-        model: Any,
-        options: TranslationConfig,
-        train: TrainConfig,
-        seed: int,
-    ) -> "TranslationTask":
+    def setup(self, data: PairDataset) -> None:
         """Encode the data, skipping pairs longer than the model allows with a note."""
-        notes, kept, trees = data.notes, {}, reads_trees(model)
-        if trees:  # check all splits before training
+        self.max_length: int = self.model_config.max_length  # of a pair in tokens
+        self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer.target, self.model_config)
+        if reads_trees(self.model_config):  # check all splits before training
             for split, pairs in data.splits.items():
                 for number, pair in enumerate(pairs, start=1):
                     require_heads(pair.source_input, f"{split}: pair {number}")
-        for split, name in (("train", "training"), ("valid", "validation")):
-            pairs = data.splits[split]
-            kept[split] = EncodedPairs.fitting(tokenizer, pairs, model.max_length, trees=trees)
-            if pairs and not kept[split]:
-                raise InputError(f"every {name} pair is longer than model.max_length = {model.max_length} tokens")
-            if skipped := len(pairs) - len(kept[split]):
-                notes += (f"skipped {skipped} {name} pair(s) longer than {model.max_length} tokens",)
-        valid = kept["valid"].first(train.valid_size)
-        special_tokens = DecoderTokens.from_tokenizer(tokenizer.target, model)
-        return cls(tokenizer, kept["train"], valid, train, options, model.max_length, special_tokens, seed, notes)
+        self.train = self._fitting(data.splits["train"], "training")
+        valid, size = self._fitting(data.splits["valid"], "validation"), self.train_config.valid_size
+        self.valid = EncodedPairs(valid.pairs[:size], valid.tokens[:size])
+        self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
+
+    def _fitting(self, pairs: list[Pair], name: str) -> EncodedPairs:
+        """Encode the pairs that are not longer than the model allows, and note how many are skipped."""
+        encoded = zip(pairs, self._encode(pairs), strict=True)
+        kept = [(pair, tokens) for pair, tokens in encoded if tokens.length <= self.max_length]
+        if pairs and not kept:
+            raise InputError(f"every {name} pair is longer than model.max_length = {self.max_length} tokens")
+        if skipped := len(pairs) - len(kept):
+            self.notes += (f"skipped {skipped} {name} pair(s) longer than {self.max_length} tokens",)
+        return EncodedPairs([pair for pair, _ in kept], [tokens for _, tokens in kept])
+
+    def _encode(self, pairs: list[Pair], dropout: float = 0.0, seed: tuple[int, ...] = ()) -> list[EncodedPair]:
+        return encode(self.tokenizer, pairs, dropout=dropout, seed=seed, trees=reads_trees(self.model_config))
 
     def describe(self) -> str:
         return f"{len(self.train):,} pairs"
@@ -201,13 +158,18 @@ class TranslationTask(Task):
 
     def epoch(self, number: int) -> list[list[int]]:
         if dropout := self.options.bpe_dropout:
-            self.epoch_pairs = self.train.retokenize(self.tokenizer, dropout, (self.seed, number), self.max_length)
+            # Pairs that become too long keep their plain tokens.
+            sampled = zip(self._encode(self.train.pairs, dropout, (self.seed, number)), self.train.tokens, strict=True)
+            self.epoch_pairs = [pair if pair.length <= self.max_length else plain for pair, plain in sampled]
         return shuffled_batches(
             [pair.length for pair in self.epoch_pairs], self.train_config.batching, self.seed, number
         )
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> PairBatch:
-        pairs, begin, end = [self.epoch_pairs[row] for row in rows], self.special_tokens.begin, self.special_tokens.end
+        return self._collate([self.epoch_pairs[row] for row in rows], padded_to_shape=padded_to_shape)
+
+    def _collate(self, pairs: list[EncodedPair], *, padded_to_shape: bool = False) -> PairBatch:
+        begin, end = self.special_tokens.begin, self.special_tokens.end
         if padded_to_shape:
             batch = collate_to_shape(pairs, self.train_config.batching, self.max_length, begin=begin, end=end)
         else:
@@ -225,8 +187,8 @@ class TranslationTask(Task):
     def validate(self, model: EncoderDecoder[Any, Any]) -> dict[str, float]:
         """Loss, exact match, BLEU and chrF of greedy decoding on the validation pairs."""
         total, tokens = 0.0, 0
-        for batch in self.valid.batches(self.train_config.batching, self.special_tokens):
-            batch = batch.to(model.device)
+        for rows in batch_by_length([pair.length for pair in self.valid.tokens], self.train_config.batching):
+            batch = self._collate([self.valid.tokens[row] for row in rows]).to(model.device)
             logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
@@ -247,9 +209,8 @@ class TranslationTask(Task):
     def for_evaluation(
         cls, data: PairDataset, model: Any, options: TranslationConfig, train: TrainConfig, seed: int
     ) -> "TranslationTask":
-        return cls.prepare(
-            replace(data, splits={"train": [], "valid": []}), model.tokenizer, model.config, options, train, seed
-        )
+        data = replace(data, splits={"train": [], "valid": []})
+        return cls(data, model.tokenizer, model.config, options, train, seed)
 
     def evaluate(
         self,
@@ -265,8 +226,11 @@ class TranslationTask(Task):
         fitting = [pair for pair in pairs if translator.fits(pair.source)]
         if not fitting:
             raise InputError(f"{split}: there are no pairs to evaluate on")
-        score = _score_pronunciations if data.pronunciations else _score_pairs
-        evaluation = score(translator, fitting, search, data.target_language, progress)
+        translate = partial(translator.best, config=search, progress=progress)
+        if data.pronunciations:
+            evaluation = _score_pronunciations(translate, fitting)
+        else:
+            evaluation = _score_pairs(translate, fitting, data.target_language)
         return replace(evaluation, skipped=len(pairs) - len(fitting))
 
     def notes_on(self, data: PairDataset, split: str) -> tuple[str, ...]:
@@ -280,16 +244,10 @@ class TranslationTask(Task):
         return (f"{len(unknown):,} source(s) contain out-of-vocabulary tokens: {names}",)
 
 
-def _score_pairs(
-    translator: Translator,
-    pairs: Sequence[Pair],
-    search: GenerationConfig,
-    language: str,
-    progress: Callable[[int], None],
-) -> Evaluation:
+def _score_pairs(translate: Callable[..., list[Answer]], pairs: Sequence[Pair], language: str) -> Evaluation:
     """Score one translation per pair; alignments are scored if all pairs have gold ones."""
     aligned = all(pair.gold is not None for pair in pairs)
-    answers = translator.best([pair.source_input for pair in pairs], search, attention=aligned, progress=progress)
+    answers = translate([pair.source_input for pair in pairs], attention=aligned)
     texts, references = tuple(answer.text for answer in answers), [pair.target for pair in pairs]
     scores = pair_scores(texts, references, language)
     if aligned and (alignment := _alignment(answers, pairs)) is not None:
@@ -306,18 +264,12 @@ def _score_pairs(
     )
 
 
-def _score_pronunciations(
-    translator: Translator,
-    pairs: Sequence[Pair],
-    search: GenerationConfig,
-    language: str,
-    progress: Callable[[int], None],
-) -> Evaluation:
+def _score_pronunciations(translate: Callable[..., list[Answer]], pairs: Sequence[Pair]) -> Evaluation:
     """Score one prediction per distinct word against all of its pronunciations."""
     variants: dict[str, list[str]] = {}
     for pair in pairs:
         variants.setdefault(pair.source, []).append(pair.target)
-    texts = tuple(answer.text for answer in translator.best(list(variants), search, progress=progress))
+    texts = tuple(answer.text for answer in translate(list(variants)))
     scores = pronunciation_scores(texts, list(variants.values()))
     wrong = (
         (word, text, " | ".join(listed))
@@ -330,17 +282,12 @@ def _score_pronunciations(
 
 def _alignment(answers: Sequence[Answer], pairs: Sequence[Pair]) -> float | None:
     """Return the alignment accuracy; None unless tokens are characters, as in the gold alignments."""
-    by_characters = all(
-        answer.attention and len(answer.attention[0].columns) == len(pair.source)
+    alignments = [
+        (answer.attention[0].average, pair.gold)
         for answer, pair in zip(answers, pairs, strict=True)
-    )
-    if not by_characters:
-        return None
-    return alignment_accuracy(
-        (answer.alignment, pair.gold)
-        for answer, pair in zip(answers, pairs, strict=True)
-        if answer.alignment is not None and pair.gold is not None
-    )
+        if answer.attention and len(answer.attention[0].columns) == len(pair.source) and pair.gold is not None
+    ]
+    return alignment_accuracy(alignments) if len(alignments) == len(pairs) else None
 
 
 def encode(

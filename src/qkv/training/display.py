@@ -1,7 +1,6 @@
 """Training progress on stderr: a live line on a terminal, a line every few seconds elsewhere."""
 
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -63,7 +62,5 @@ class Display:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._live.stop()

@@ -30,16 +30,6 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Setup:
-    """The data, the task and the initialized model of a recipe."""
-
-    data: Dataset[Any]
-    tokenizer: Tokenizer | None
-    task: Task
-    model: Any
-
-
-@dataclass(frozen=True)
 class DryRun:
     """What a run would train, and how long it would take."""
 
@@ -59,7 +49,6 @@ def begin(
     recipe: Recipe,
     folder: Path,
     device: str = "auto",
-    display: Display | None = None,
     *,
     force: bool = False,
     overwrite: bool = False,
@@ -68,34 +57,26 @@ def begin(
 
     `force` skips the memory check; `overwrite` deletes another run in the folder once all other input is valid.
     """
-    return _train(Run.new(folder, recipe, overwrite=overwrite), device, display or Display(), force)
+    return _train(Run.new(folder, recipe, overwrite=overwrite), device, force)
 
 
-def resume(
-    folder: Path,
-    device: str = "auto",
-    display: Display | None = None,
-    assignments: Sequence[str] = (),
-    *,
-    force: bool = False,
-) -> Job:
+def resume(folder: Path, device: str = "auto", assignments: Sequence[str] = (), *, force: bool = False) -> Job:
     """Resume a run from its newest checkpoint; `assignments` override keys of `train` from there on."""
     run = Run.open(folder)
-    return _train(run.with_overrides(assignments) if assignments else run, device, display or Display(), force)
+    return _train(run.with_overrides(assignments) if assignments else run, device, force)
 
 
-def dry_run(recipe: Recipe, device: str = "auto", display: Display | None = None, *, force: bool = False) -> DryRun:
+def dry_run(recipe: Recipe, device: str = "auto", *, force: bool = False) -> DryRun:
     """Load the data, initialize the model and time a few steps; nothing is written."""
-    setup = _prepare(recipe, None, device, display or Display(), force)
-    task, model = setup.task, setup.model
+    loaded, tokenizer, task, model = _prepare(recipe, None, device, Display(), force)
     batches = len(task.epoch(0))
-    sizes = {split: setup.data.size(split) for split in setup.data.splits}
+    sizes = {split: loaded.size(split) for split in loaded.splits}
     return DryRun(
         recipe={**recipe.to_dict(), "model": {"name": recipe.model.registered_name, **model.config.to_dict()}},
         data={split: size for split, size in sizes.items() if size is not None},
-        unit=setup.data.unit,
-        tokenizer=_describe_tokenizer(recipe, setup.tokenizer).strip().removeprefix("tokenizer "),
-        vocab_size=None if setup.tokenizer is None else len(setup.tokenizer),
+        unit=loaded.unit,
+        tokenizer=_describe_tokenizer(recipe, tokenizer).strip().removeprefix("tokenizer "),
+        vocab_size=None if tokenizer is None else len(tokenizer),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps_per_epoch=batches,
         steps=batches * recipe.train.epochs,
@@ -104,38 +85,40 @@ def dry_run(recipe: Recipe, device: str = "auto", display: Display | None = None
     )
 
 
-def _train(run: Run, device: str, display: Display, force: bool) -> Job:
-    setup = _prepare(run.recipe, run, device, display, force)
+def _train(run: Run, device: str, force: bool) -> Job:
+    display = Display()
+    data, _, task, model = _prepare(run.recipe, run, device, display, force)
     # All input has been checked: only now is the run's folder created.
     with run.lock(), explain_out_of_memory(run):
-        return Job(run, train(run, setup.task, setup.model, setup.data.fingerprint, display))
+        return Job(run, train(run, task, model, data.fingerprint, display))
 
 
-def _prepare(recipe: Recipe, run: Run | None, device: str, display: Display, force: bool) -> Setup:
-    """Load the data and build task and model; a resumed run has the tokenizer and config of its newest checkpoint."""
+def _prepare(
+    recipe: Recipe, run: Run | None, device: str, display: Display, force: bool
+) -> tuple[Dataset[Any], Tokenizer | None, Task, Any]:
+    """Return the data, the tokenizer, the task and the initialized model of a recipe.
+
+    A resumed run has the tokenizer and the config of its newest checkpoint.
+    """
     torch_device = pick_device(device)
     task_class, network = recipe.task_class, recipe.model_class
     data = recipe.data.load()
     resumed = run if run is not None and run.opened is not None and run.checkpoints else None
     pretrained = None if resumed else load_pretrained(recipe)
     if resumed is not None:
-        tokenizer = resumed.tokenizer
-    elif pretrained is not None:
-        tokenizer = pretrained.tokenizer
-    else:
-        tokenizer = task_class.train_tokenizer(data, recipe.data, recipe.model)
-    if resumed is not None:
         saved = ModelFolder(resumed.checkpoints[-1])
-        config = saved.config
+        tokenizer, config = resumed.tokenizer, saved.config
         if saved.network is not network:
             raise CheckpointError(
                 f"{resumed.checkpoints[-1]}: holds a {saved.network.__name__}, but the run trains a {network.__name__}"
             )
     elif pretrained is not None:
+        tokenizer = pretrained.tokenizer
         config = pretrained_config(recipe, pretrained, task_class.sizes(data, tokenizer))
     else:
+        tokenizer = task_class.train_tokenizer(data, recipe.data, recipe.model)
         config = recipe.model.replace(**task_class.sizes(data, tokenizer))
-    task = task_class.prepare(data, tokenizer, config, recipe.task, recipe.train, recipe.seed)
+    task = task_class(data, tokenizer, config, recipe.task, recipe.train, recipe.seed)
     if not force:
         check_memory(recipe, network, config, task, torch_device, display.print)
     if run is not None:
@@ -155,7 +138,7 @@ def _prepare(recipe: Recipe, run: Run | None, device: str, display: Display, for
     from_scratch = () if resumed or recipe.init is not None else task.notes_from_scratch()
     for note in (*task.notes, *from_scratch, *ignored_keys(recipe, pretrained)):
         display.print(f"note: {note}")
-    return Setup(data, tokenizer, task, model)
+    return data, tokenizer, task, model
 
 
 def _describe_tokenizer(recipe: Recipe, tokenizer: Tokenizer | None) -> str:

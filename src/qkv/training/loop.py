@@ -1,29 +1,38 @@
 """The training loop."""
 
 import math
+import signal
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from qkv.errors import NotFinite
+from qkv.config import build
+from qkv.errors import InputError, NotFinite
 from qkv.hub import Network
+from qkv.hub.checkpoint_manifest import write_manifest
+from qkv.hub.model_folder import checkpoint_path, save_model
+from qkv.hub.tensors import WEIGHTS, read_tensors, write_tensors
+from qkv.runtime.device import random_state, restore_random_state
+from qkv.runtime.files import atomic_folder, remove_folder
 from qkv.tasks.task import Batch, Task
 from qkv.tasks.train_config import TrainConfig
 from qkv.training.display import Display
 from qkv.training.ema import EMA
 from qkv.training.environment import RunEnvironment, current_environment
-from qkv.training.interrupt import Interrupt
 from qkv.training.log import Log
 from qkv.training.run import LOG, Best, Run, TrainState
-from qkv.training.schedule import learning_rate
+from qkv.training.run_manifest import MANIFEST
 from qkv.training.step import CudaGraphTrainStep, TrainStep
+from qkv.types import Tensor
 
 LOG_EVERY = 20  # steps
+TRAINING = "training.safetensors"  # in a checkpoint: all that is not part of the model
 
 
 def train(run: Run, task: Task, model: Network, data: str, display: Display) -> TrainState:
@@ -31,6 +40,29 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
     trainer = Trainer(run, task, model, data, display)
     with Interrupt() as interrupt, Log(run.folder / LOG, trainer.state.step + 1) as log, display:
         return trainer.train(log, interrupt)
+
+
+class Interrupt:
+    """True once SIGINT or SIGTERM was received, to stop after the step; a second signal raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self._requested = False
+
+    def __bool__(self) -> bool:
+        return self._requested
+
+    def __enter__(self) -> "Interrupt":
+        self._previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._requested:
+            raise KeyboardInterrupt
+        self._requested = True
 
 
 class Trainer:
@@ -43,9 +75,7 @@ class Trainer:
         self.ema = EMA(model, config.ema) if config.ema else None
         self.averaged = model if self.ema is None else self.ema.module  # validated and saved
         self.environment = current_environment(model.device, config, capturable=task.capturable)
-        self.state, notes = run.restore(task, model, self.optimizer, self.ema, data, self.environment)
-        for note in notes:
-            display.print(f"note: {note}")
+        self.state = self.restore()
         run.truncate_log(self.state)
         self.train_step = build_train_step(task, model, config, self.environment)
         self.saved = self.state if run.checkpoints else None
@@ -68,6 +98,8 @@ class Trainer:
                 self.display.step(step.epoch + 1, config.epochs, step.end, loss, speed, self.task.unit)
             if self.state.step % config.validate_every == 0:
                 self.validate(log)
+                if self.state.best is not None and self.state.best.step == self.state.step:
+                    self.save()
                 if config.patience and self.state.evals_since_best >= config.patience:
                     failed = self.state.evals_since_best
                     self.display.print(f"early stopping: {config.best_by} has not improved in {failed} validations")
@@ -80,7 +112,7 @@ class Trainer:
                 return self.state
         if not self.state.finished:
             if self.state.validated < self.state.step:
-                self.state = validate(self.task, self.averaged, config, self.state, log, self.display)
+                self.validate(log)
             self.state = replace(self.state, finished=True, seconds=time.monotonic() - began)
             self.save()
         return self.state
@@ -106,19 +138,74 @@ class Trainer:
             self.ema.update(self.state.step)
 
     def validate(self, log: Log) -> None:
-        """Validate the averaged weights, and save a checkpoint if they are the best so far."""
-        self.state = validate(self.task, self.averaged, self.config, self.state, log, self.display)
-        if self.state.best is not None and self.state.best.step == self.state.step:
-            self.save()
+        """Evaluate the averaged weights on the validation data, and count the validations since the best one."""
+        self.averaged.eval()
+        scores = self.task.validate(self.averaged)
+        metric, value = self.task.metrics[self.config.best_by], scores[self.config.best_by]
+        state = replace(self.state, validated=self.state.step, evals_since_best=self.state.evals_since_best + 1)
+        if math.isfinite(value) and (state.best is None or metric.at_least_as_good(value, state.best.value)):
+            state = replace(state, best=Best(state.step, value), evals_since_best=0)
+        log.write(state.step, "valid", scores)
+        self.display.validated(metric, value, state.best)
+        self.state = state
 
     def save(self) -> None:
-        """Write a checkpoint, unless that of this state exists."""
-        if self.saved == self.state:
+        """Write a checkpoint, unless that of this state exists, and remove the oldest beyond `train.keep`."""
+        run, state, model = self.run, self.state, self.model
+        if self.saved == state:
             return
-        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
-            raise NotFinite(f"step {self.state.step}: a weight is not finite; {last_checkpoint(self.run)}")
-        self.run.save(self.state, self.task, self.model, self.optimizer, self.ema, self.data, self.environment)
-        self.saved = self.state
+        if not all(parameter.isfinite().all() for parameter in model.parameters()):
+            raise NotFinite(f"step {state.step}: a weight is not finite; {last_checkpoint(run)}")
+        if not (run.folder / MANIFEST).exists():  # the folder was removed or renamed while training
+            run.manifest.write(run.folder)
+        tensors = {f"random.{name}": value for name, value in random_state(model.device).items()}
+        tensors |= {f"carried.{name}": value.contiguous() for name, value in self.task.carried_state().items()}
+        tensors |= {f"buffer.{name}": value.contiguous() for name, value in _buffers(model).items()}
+        for name, parameter in model.named_parameters():
+            moments = self.optimizer.state[parameter]
+            tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
+        if self.ema is not None:
+            tensors |= {f"weight.{name}": value for name, value in model.named_parameters()}
+        with atomic_folder(checkpoint_path(run.folder, state.step)) as scratch:
+            save_model(self.averaged, self.task.tokenizer, scratch)
+            write_tensors(tensors, scratch / TRAINING)
+            write_manifest(scratch, {"state": asdict(state), "data": self.data, **asdict(self.environment)})
+        best = state.best and checkpoint_path(run.folder, state.best.step)
+        for old in [old for old in run.checkpoints if old != best][: -self.config.keep]:
+            remove_folder(old)
+        self.saved = state
+
+    def restore(self) -> TrainState:
+        """Restore model, optimizer, EMA and random state from the newest checkpoint, and return its state."""
+        run, model, environment = self.run, self.model, self.environment
+        if not run.checkpoints:
+            return TrainState(devices=(environment.device,))
+        path = run.checkpoints[-1]
+        record = run.verify(path)
+        if record["data"] != self.data:
+            raise InputError(f"{run.folder}: the data have changed since this run was started; start a new run")
+        weights = read_tensors(path / WEIGHTS, {name: p.shape for name, p in model.named_parameters()})
+        saved = read_tensors(path / TRAINING)
+        raw_weights = weights if self.ema is None else _with_prefix("weight.", saved)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(raw_weights[name])
+                self.optimizer.state[parameter] = _moments(saved, name, parameter)
+            # In place: CUDA graphs will be captured with this memory.
+            for name, buffer in _buffers(model).items():
+                buffer.copy_(saved.get(f"buffer.{name}", buffer))  # missing from old checkpoints
+        if self.ema is not None:
+            self.ema.restore(weights)
+        self.task.load_carried_state(model, _with_prefix("carried.", saved))
+        restore_random_state(_with_prefix("random.", saved), model.device)
+        state = build(TrainState, record["state"], str(path))
+        if state.finished and run.manifest.extends_training(state.step):
+            state = replace(state, finished=False)
+        if environment.device not in state.devices and not state.finished:
+            state = replace(state, devices=(*state.devices, environment.device))
+        for note in environment.differences(record):
+            self.display.print(f"note: {note}")
+        return state
 
 
 def build_train_step(task: Task, model: Network, config: TrainConfig, environment: RunEnvironment) -> TrainStep[Any]:
@@ -190,6 +277,24 @@ class Prefetcher:
         return self._ready.pop()
 
 
+def learning_rate(config: TrainConfig, step: int, done: float) -> float:
+    """Return the learning rate at `step` (from 0), when the fraction `done` of the run is over.
+
+    Linear warmup, times the decay of the config.
+    """
+    warmup = min(1.0, (step + 1) / (config.warmup + 1))
+    match config.decay:
+        case "constant":
+            decay = 1.0
+        case "linear":
+            decay = 1.0 - done
+        case "cosine":
+            decay = 0.5 * (1.0 + math.cos(math.pi * done))
+        case "inverse_sqrt":
+            decay = min(1.0, math.sqrt((config.warmup + 1) / (step + 1)))
+    return config.lr * warmup * decay
+
+
 def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     """Return AdamW over the trainable parameters, with weight decay on matrices only (not on biases and norms)."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -197,21 +302,6 @@ def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     vectors = [parameter for parameter in trainable if parameter.ndim < 2]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.98), fused=True)
-
-
-def validate(
-    task: Task, model: Network, config: TrainConfig, state: TrainState, log: Log, display: Display
-) -> TrainState:
-    """Evaluate on the validation data and return the state with `best` and `evals_since_best` updated."""
-    model.eval()
-    scores = task.validate(model)
-    metric, value = task.metrics[config.best_by], scores[config.best_by]
-    state = replace(state, validated=state.step, evals_since_best=state.evals_since_best + 1)
-    if math.isfinite(value) and (state.best is None or metric.at_least_as_good(value, state.best.value)):
-        state = replace(state, best=Best(state.step, value), evals_since_best=0)
-    log.write(state.step, "valid", scores)
-    display.validated(metric, value, state.best)
-    return state
 
 
 def require_finite(value: float, name: str, state: TrainState, run: Run) -> None:
@@ -226,3 +316,20 @@ def require_finite(value: float, name: str, state: TrainState, run: Run) -> None
 
 def last_checkpoint(run: Run) -> str:
     return f"the last checkpoint is {run.checkpoints[-1]}" if run.checkpoints else "no checkpoint has been written yet"
+
+
+def _buffers(model: Network) -> dict[str, Tensor]:
+    """Return the persistent buffers of a model, such as the baseline of hard attention; used in training only."""
+    weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return {name: value for name, value in model.state_dict().items() if name not in weights}
+
+
+def _moments(saved: dict[str, Tensor], name: str, parameter: Tensor) -> dict[str, Tensor]:
+    """Return the optimizer state of one parameter, on its device."""
+    moments = _with_prefix(f"optimizer.{name}.", saved)
+    return {key: value.to(parameter.device) for key, value in moments.items() if "." not in key}
+
+
+def _with_prefix(prefix: str, saved: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names start with a prefix, keyed by the rest of the name."""
+    return {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}

@@ -58,9 +58,6 @@ class Recipe(Config):
                 table[section] = _parse_section(table, section, kind, where)
         if "train" in table:
             table["train"] = build(TrainConfig, table["train"], where, prefix="train.")
-        for key in table:
-            if key not in cls.model_fields:
-                raise InputError(f"{where}: unknown key {key}{nearest(key, cls.model_fields)}")
         try:
             recipe = cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
             recipe.task_class.check_recipe(recipe.task, recipe.data, recipe.model)
@@ -248,16 +245,12 @@ def recipe_table(name: str) -> dict[str, Any]:
 def recipe_info(name: str) -> RecipeInfo:
     """Return the purpose of a recipe and the names in it, without checking its other keys."""
     path, table = recipe_path(name), recipe_table(name)
-    task, data, model = (_section_name(table, section) for section in SECTIONS)
+    sections = (table.get(section, "") for section in SECTIONS)
+    task, data, model = (str(value.get("name", "") if isinstance(value, Mapping) else value) for value in sections)
     minutes = build(Minutes, read_toml(path).get("minutes", {}), f"recipe {name}", prefix="minutes.")
     first, _, _ = path.read_text(encoding="utf-8").partition("\n")
     purpose = first.strip("# .") if first.startswith("#") else ""
     return RecipeInfo(name, task, data, model, minutes, purpose)
-
-
-def _section_name(table: Mapping[str, Any], section: str) -> str:
-    data = table.get(section, "")
-    return str(data.get("name", "")) if isinstance(data, Mapping) else str(data)
 
 
 def recipe_path(name: str) -> Path:

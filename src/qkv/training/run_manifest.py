@@ -4,8 +4,8 @@ recipe.toml is a human-readable copy. A copy that was edited or truncated is rej
 with settings other than the recorded ones; settings are changed with `--resume RUN --set KEY=VALUE`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,10 @@ class Manifest:
 
     versions: tuple[Version, ...]
 
-    @classmethod
-    def of(cls, recipe: Recipe) -> "Manifest":
-        return cls((Version(recipe),))
-
     @property
     def recipe(self) -> Recipe:
         """Return the newest version of the recipe."""
         return self.versions[-1].recipe
-
-    def with_version(self, recipe: Recipe, step: int, assignments: Sequence[str]) -> "Manifest":
-        """Return the manifest with a new version of the recipe, which applies from `step`."""
-        return replace(self, versions=(*self.versions, Version(recipe, step, tuple(assignments))))
 
     def extends_training(self, step: int) -> bool:
         """Return whether a version that applies from `step` has more epochs than its predecessor."""
@@ -86,10 +78,10 @@ class Manifest:
             return
         table = read_toml(path)
         # A process killed while it recorded a change leaves a copy of the previous version.
-        old, new = (_flat(_without_none(version.recipe.to_dict())) for version in (self.versions * 2)[-2:])
-        if _flat(table) in (old, new):
+        old, new = (flat(_without_none(version.recipe.to_dict())) for version in (self.versions * 2)[-2:])
+        if flat(table) in (old, new):
             return
-        edits = list(differences(new, _flat(table)))
+        edits = list(differences(new, flat(table)))
         more = f" and {len(edits) - 3} more" if len(edits) > 3 else ""
         raise InputError(
             f"{path}: edited since the run was started: {', '.join(edits[:3])}{more}; delete the file to restore it, "
@@ -120,9 +112,9 @@ def _without_none(value: Any) -> Any:
     return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return every value by its dotted key."""
-    flat: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return values

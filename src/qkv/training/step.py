@@ -93,7 +93,8 @@ class CudaGraphTrainStep(TrainStep[Batch]):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             output = super().__call__(static)
-            torch._foreach_copy_(self._gradients, [_gradient(parameter) for parameter in self.parameters])
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+            torch._foreach_copy_(self._gradients, gradients)
             torch._foreach_copy_(list(self._output), list(output))
         return CapturedGraph(graph, static, tuple(self.model.buffers()))
 
@@ -105,8 +106,3 @@ class CapturedGraph(Generic[Batch]):
     graph: torch.cuda.CUDAGraph
     batch: Batch
     buffers: tuple[Tensor, ...]  # at capture time: a model may replace a buffer, for example by a longer table
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    """Return the gradient of a parameter, or zeros if the loss does not depend on it."""
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

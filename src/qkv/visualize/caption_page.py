@@ -1,33 +1,32 @@
 """HTML page of captions with the attention of each word over the image."""
 
-import base64
 import html
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from PIL import Image
 
 from qkv.pipelines.captioner import Caption
 from qkv.visualize.glyphs import clipped, visible
-from qkv.visualize.image_overlay import coloured, png_bytes
+from qkv.visualize.image_overlay import coloured, data_url, resized
 from qkv.visualize.selection import pick_head
 from qkv.visualize.template import write_page
 
 _SIDE, _TILE = 288, 144  # longer side in pixels of an image and of an attention tile
 
 
-def save_captions(answers: Sequence[Caption], path: str | os.PathLike[str], *, title: str = "Captions") -> Path:
+def save_captions(answers: Sequence[Caption], path: str | os.PathLike[str]) -> Path:
     """Write captions and the attention of each word as one self-contained HTML file without scripts."""
     sections = "".join(map(_section, answers))
-    return write_page(path, "caption_page.html", title, {"captions": sections}, pictures=True)
+    return write_page(path, "caption_page.html", "Captions", {"captions": sections}, pictures=True)
 
 
 def _section(answer: Caption) -> str:
     text = html.escape(clipped(answer.text)) or "(empty)"
-    original = _img(_scaled(answer.pixels, _SIDE), f"Image {answer.source}")
+    original = _img(resized(answer.pixels, _SIDE), f"Image {answer.source}")
     head = f"<h2>{text}</h2><p>{html.escape(answer.source)} · score {answer.score:.3f}</p>"
     return f"<section>{original}<div>{head}{_tiles(answer)}</div></section>\n"
 
@@ -36,8 +35,7 @@ def _tiles(answer: Caption) -> str:
     """Return one tile per token: the image in grey, coloured by attention weight."""
     if not answer.attention:
         return ""
-    small = Image.fromarray(np.ascontiguousarray(answer.pixels)).convert("L")
-    grey = _scaled(np.asarray(small), _TILE)
+    grey = resized(answer.pixels, _TILE).convert("L")
     tiles = []
     for token, row in zip(answer.attention[0].rows, pick_head(answer.attention[0], None), strict=True):
         weights: Float[np.ndarray, "rows columns"] = row.reshape(answer.grid)
@@ -48,14 +46,6 @@ def _tiles(answer: Caption) -> str:
     return f"<ol>{''.join(tiles)}</ol>"
 
 
-def _scaled(pixels: UInt8[np.ndarray, "height width *colours"], side: int) -> UInt8[np.ndarray, "tall wide *colours"]:
-    """Resize so that the longer side has `side` pixels, without interpolation."""
-    height, width = pixels.shape[:2]
-    size = (max(1, round(width * side / max(height, width))), max(1, round(height * side / max(height, width))))
-    return np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).resize(size, Image.Resampling.NEAREST))
-
-
-def _img(pixels: UInt8[np.ndarray, "height width *colours"], alt: str) -> str:
-    height, width = pixels.shape[:2]
-    source = base64.b64encode(png_bytes(Image.fromarray(pixels))).decode()
-    return f'<img src="data:image/png;base64,{source}" width="{width}" height="{height}" alt="{html.escape(alt)}">'
+def _img(image: Image.Image, alt: str) -> str:
+    size = f'width="{image.width}" height="{image.height}"'
+    return f'<img src="{data_url(image)}" {size} alt="{html.escape(alt)}">'

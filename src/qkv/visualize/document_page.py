@@ -6,24 +6,22 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.color import Color
-from rich.style import Style
 from rich.text import Text
 
 from qkv.interpret.document_probe import WeightedDocument, WeightedSentence
 from qkv.visualize.colormap import ON_DARK, ON_LIGHT, readable_on, shade
 from qkv.visualize.glyphs import clipped, visible
 from qkv.visualize.template import write_page
+from qkv.visualize.terminal import shaded_style
 
 SHADES = 32  # number of CSS classes from zero to the largest weight
 SPACES = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)  # a token and the white space around it
 
 
-def save_document_page(
-    documents: Sequence[WeightedDocument], path: str | os.PathLike[str], *, title: str = "Sentence and word attention"
-) -> Path:
+def save_document_page(documents: Sequence[WeightedDocument], path: str | os.PathLike[str]) -> Path:
     """Write documents as one self-contained HTML file without scripts."""
     articles = "\n".join(map(_article, documents))
+    title = "Sentence and word attention"
     return write_page(path, "document_page.html", title, {"documents": articles}, style={"shades": _style()})
 
 
@@ -34,16 +32,11 @@ def document_lines(document: WeightedDocument) -> Text:
         line = Text(f"{sentence.weight:6.1%}  ", style="dim")
         for before, piece, after, share in _words(sentence):
             line.append(before, style="not dim")
-            line.append(visible(piece) if piece else "", style=_shaded(share / max_word))
+            line.append(visible(piece) if piece else "", style=shaded_style(share / max_word))
             line.append(after, style="not dim")
         line.rstrip()
         lines.append(line)
     return Text("\n").join(lines)
-
-
-def _shaded(fraction: float) -> Style:
-    background = shade(ON_DARK, fraction)
-    return Style(color=Color.from_rgb(*readable_on(background)), bgcolor=Color.from_rgb(*background), dim=False)
 
 
 def _style() -> str:

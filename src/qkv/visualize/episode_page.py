@@ -1,6 +1,5 @@
 """Few-shot episodes: the support images and the query's attention to each of them."""
 
-import base64
 import html
 import math
 import os
@@ -8,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
 from qkv.errors import InputError
 from qkv.interpret.episode_probe import QUERY, EpisodeAnswer
 from qkv.runtime.files import write_atomically
 from qkv.visualize.colormap import ON_LIGHT, shade
-from qkv.visualize.image_overlay import png_bytes
+from qkv.visualize.image_overlay import data_url, png_bytes, resized
 from qkv.visualize.selection import checked_weights
 from qkv.visualize.template import write_page
 
@@ -26,13 +24,12 @@ _TEXT = 18
 _RIGHT, _WRONG, _INK = "#1a7f4b", "#b3261e", "#23262f"
 
 
-def save_episode_page(
-    episodes: Sequence[EpisodeAnswer], path: str | os.PathLike[str], *, title: str = "Attention to the support set"
-) -> Path:
+def save_episode_page(episodes: Sequence[EpisodeAnswer], path: str | os.PathLike[str]) -> Path:
     """Write episodes as one self-contained HTML file without scripts."""
     if not episodes:
         raise InputError("no episodes to show")
     articles = "\n".join(map(_article, episodes))
+    title = "Attention to the support set"
     return write_page(path, "episode_page.html", title, {"episodes": articles}, pictures=True)
 
 
@@ -40,14 +37,15 @@ def save_episode_png(episode: EpisodeAnswer, path: str | os.PathLike[str]) -> Pa
     """Plot an episode: the query image, then the support images, each with one attention cell per layer."""
     shares = _shares(episode)
     across = min(len(episode.labels), 11)
-    height, width = _scaled_size(episode)
+    pictures = [resized(pixels, _SIDE) for pixels in episode.pixels]
+    width, height = pictures[0].size
     tile = (width + _GAP, height + _TEXT + len(shares) * _BAR + _GAP)
     down = math.ceil(len(episode.labels) / across)
     canvas = Image.new("RGB", (across * tile[0] + _GAP, down * tile[1] + _GAP), "white")
     draw = ImageDraw.Draw(canvas)
     for index, number in enumerate((len(episode.labels) - 1, *range(len(episode.labels) - 1))):
         left, top = _GAP + index % across * tile[0], _GAP + index // across * tile[1]
-        canvas.paste(_picture(episode.pixels[number]).resize((width, height), Image.Resampling.NEAREST), (left, top))
+        canvas.paste(pictures[number], (left, top))
         text, colour = _caption(episode, number)
         draw.text((left, top + height + 2), text, fill=colour)
         for row, weights in enumerate(shares):
@@ -81,9 +79,9 @@ def _figure(episode: EpisodeAnswer, number: int) -> str:
     )
     same = " same" if episode.labels[number] == episode.labels[-1] else ""
     asked = " asked" if number == len(episode.labels) - 1 else ""
-    image = base64.b64encode(png_bytes(_picture(episode.pixels[number]))).decode()
+    image = Image.fromarray(np.ascontiguousarray(episode.pixels[number]))
     return (
-        f'<figure class="{(same + asked).strip()}"><img alt="" src="data:image/png;base64,{image}">'
+        f'<figure class="{(same + asked).strip()}"><img alt="" src="{data_url(image)}">'
         f"<figcaption>{html.escape(text)}</figcaption>{bars}</figure>"
     )
 
@@ -99,12 +97,3 @@ def _caption(episode: EpisodeAnswer, number: int) -> tuple[str, str]:
 def _shares(episode: EpisodeAnswer) -> list[np.ndarray]:
     """Return the attention weights of each layer over the images, averaged over heads."""
     return [checked_weights(attention).mean(axis=0)[0] for attention in episode.attention]
-
-
-def _picture(pixels: UInt8[np.ndarray, "height width colours"]) -> Image.Image:
-    return Image.fromarray(np.ascontiguousarray(pixels))
-
-
-def _scaled_size(episode: EpisodeAnswer) -> tuple[int, int]:
-    height, width = episode.pixels.shape[1:3]
-    return round(height * _SIDE / max(height, width)), round(width * _SIDE / max(height, width))

@@ -1,6 +1,5 @@
 """Attention maps as PNG figures."""
 
-import io
 import math
 import os
 from pathlib import Path
@@ -11,9 +10,8 @@ from jaxtyping import Float
 
 from qkv.errors import InputError
 from qkv.pipelines.output import Answer
-from qkv.runtime.files import write_atomically
-from qkv.visualize.colormap import ON_LIGHT
 from qkv.visualize.glyphs import visible
+from qkv.visualize.plotting import QUIET, TEXT, attention_colormap, new_figure, save_figure
 from qkv.visualize.selection import caption, pick_head, pick_map
 
 if TYPE_CHECKING:
@@ -27,8 +25,6 @@ _SHORTEST_SIDE = 0.8
 _POINTS_PER_INCH = 72
 _LEAST_LABEL_PITCH = 6.5  # points; closer labels would overlap, so some are omitted
 _LONGEST_LABEL = 24
-_TEXT = "#23262f"
-_QUIET = "#767b88"
 # Fallback fonts, if installed, for scripts that matplotlib's default font lacks.
 _FALLBACK_FONTS = (
     "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans SC", "WenQuanYi Zen Hei", "PingFang SC", "Hiragino Sans",
@@ -37,23 +33,15 @@ _FALLBACK_FONTS = (
 
 
 def save_png(
-    answer: Answer,
-    path: str | os.PathLike[str],
-    *,
-    layer: str | None = None,
-    head: int | None = None,
-    title: str | None = None,
+    answer: Answer, path: str | os.PathLike[str], *, layer: str | None = None, head: int | None = None
 ) -> Path:
     """Plot the attention of a layer (default: the first, averaged over heads) as a PNG."""
     attention_map = pick_map(answer, layer)
     weights = pick_head(attention_map, head)
     if weights.size == 0:
         raise InputError(f"layer {attention_map.layer!r} has no tokens to draw")
-    figure = _draw(weights, attention_map.rows, attention_map.columns, caption(attention_map, head), title)
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=200, bbox_inches="tight", pad_inches=0.25)
-    write_atomically(Path(path), image.getvalue())
-    return Path(path)
+    figure = _draw(weights, attention_map.rows, attention_map.columns, caption(attention_map, head))
+    return save_figure(figure, path, dpi=200, pad_inches=0.25)
 
 
 def _draw(
@@ -61,23 +49,14 @@ def _draw(
     rows: tuple[str, ...],
     columns: tuple[str, ...],
     caption: str,
-    title: str | None,
 ) -> "Figure":
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.colors import LinearSegmentedColormap
-        from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise InputError("PNG figures require matplotlib: pip install 'qkv[view]'") from missing
     cell = min(_CELL, _LONGEST_SIDE / max(weights.shape))
     height, width = (max(_SHORTEST_SIDE, cell * count) for count in weights.shape)
-    figure = Figure(figsize=(width, height), facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, height)
     # The axes fill the figure; labels lie outside and are included by the tight bounding box.
     axes = figure.add_axes((0, 0, 1, 1))
     peak = float(weights.max()) or 1.0
-    ramp = LinearSegmentedColormap.from_list("attention", ON_LIGHT)
-    image = axes.imshow(weights, cmap=ramp, vmin=0, vmax=peak, aspect="auto", interpolation="nearest")
+    image = axes.imshow(weights, cmap=attention_colormap(), vmin=0, vmax=peak, aspect="auto", interpolation="nearest")
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=4)
     axes.spines[:].set_visible(False)
@@ -87,12 +66,10 @@ def _draw(
         _rule(axes, weights.shape)
     bar = axes.inset_axes((1 + 0.16 / width, 1 - min(1.2, height) / height, 0.07 / width, min(1.2, height) / height))
     figure.colorbar(image, cax=bar, ticks=[0, peak], format="%.2g")
-    bar.tick_params(length=0, pad=3, labelsize=7, labelcolor=_QUIET)
+    bar.tick_params(length=0, pad=3, labelsize=7, labelcolor=QUIET)
     bar.spines[:].set_visible(False)
     note = axes.annotate(caption, (0, 0), (0, -8), "axes fraction", "offset points", va="top")
-    note.set(fontsize=7, color=_QUIET, parse_math=False)
-    if title is not None:
-        axes.set_title(title, loc="left", pad=12, fontsize=11, color=_TEXT, fontfamily=_fonts(), parse_math=False)
+    note.set(fontsize=7, color=QUIET, parse_math=False)
     return figure
 
 
@@ -106,7 +83,7 @@ def _label(axis: "Axis", tokens: tuple[str, ...], *, pitch: float, along_top: bo
     # Along the top, characters are upright (except rare long tokens) and words are rotated.
     words = sum(len(text) > 2 for text in texts) > len(texts) / 3
     for text, label in zip(texts, axis.get_ticklabels(), strict=True):
-        label.set(fontsize=min(10.0, every * pitch * 0.75), color=_TEXT, fontfamily=_fonts())
+        label.set(fontsize=min(10.0, every * pitch * 0.75), color=TEXT, fontfamily=_fonts())
         label.set_rotation(90 if along_top and (words or len(text) > 2) else 0)
 
 

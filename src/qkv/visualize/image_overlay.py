@@ -1,5 +1,6 @@
 """Attention over image patches, in the terminal and as an overlay PNG."""
 
+import base64
 import io
 import os
 from pathlib import Path
@@ -33,12 +34,10 @@ def save_picture_png(
 ) -> Path:
     """Write the image next to a grey version coloured by the class token's attention."""
     weights = pick_head(over_patches(pictured, layer), head)
-    height, width, _ = pictured.pixels.shape
-    size = (round(width * _SIDE / max(height, width)), round(height * _SIDE / max(height, width)))
-    original = Image.fromarray(np.ascontiguousarray(pictured.pixels)).resize(size, Image.Resampling.NEAREST)
-    canvas = Image.new("RGB", (2 * size[0] + _GAP, size[1]), "white")
+    original = resized(pictured.pixels, _SIDE)
+    canvas = Image.new("RGB", (2 * original.width + _GAP, original.height), "white")
     canvas.paste(original, (0, 0))
-    canvas.paste(Image.fromarray(coloured(np.asarray(original.convert("L")), weights)), (size[0] + _GAP, 0))
+    canvas.paste(coloured(original.convert("L"), weights), (original.width + _GAP, 0))
     write_atomically(Path(path), png_bytes(canvas))
     return Path(path)
 
@@ -50,11 +49,21 @@ def png_bytes(image: Image.Image) -> bytes:
     return data.getvalue()
 
 
-def coloured(
-    grey: UInt8[np.ndarray, "height width"], weights: Float[np.ndarray, "rows columns"]
-) -> UInt8[np.ndarray, "height width 3"]:
+def data_url(image: Image.Image) -> str:
+    """Return the URL of an image that is part of a page."""
+    return f"data:image/png;base64,{base64.b64encode(png_bytes(image)).decode()}"
+
+
+def resized(pixels: UInt8[np.ndarray, "height width colours"], side: int) -> Image.Image:
+    """Return an image whose longer side has `side` pixels, without interpolation."""
+    height, width = (max(1, round(size * side / max(pixels.shape[:2]))) for size in pixels.shape[:2])
+    return Image.fromarray(np.ascontiguousarray(pixels)).resize((width, height), Image.Resampling.NEAREST)
+
+
+def coloured(image: Image.Image, weights: Float[np.ndarray, "rows columns"]) -> Image.Image:
     """Blend a grey image with the overlay colour in proportion to the weight of each patch."""
+    grey = np.asarray(image)
     share = _STRONGEST * weights / (float(weights.max()) or 1.0)
     down, across = (np.arange(count) * cells // count for count, cells in zip(grey.shape, weights.shape, strict=True))
     share = share[down][:, across, None]
-    return np.rint((1 - share) * grey[:, :, None] + share * _COLOUR).astype(np.uint8)
+    return Image.fromarray(np.rint((1 - share) * grey[:, :, None] + share * _COLOUR).astype(np.uint8))

@@ -1,6 +1,5 @@
 """Line chart of BLEU by source length."""
 
-import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qkv.errors import InputError
-from qkv.runtime.files import write_atomically
+from qkv.visualize.plotting import QUIET, TEXT, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,8 +20,6 @@ _METADATA: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}}
 # Colour-blind safe palette (Okabe and Ito 2008) without yellow, which is invisible as a line on white.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_TEXT = "#23262f"
-_QUIET = "#767b88"
 _GRID = "#e7e9ef"
 _WIDTH, _HEIGHT = 7.2, 4.2  # inches
 _LABEL_PITCH = 0.052  # of the axes' height; closer labels would touch
@@ -55,28 +52,15 @@ def save_by_length(data: ByLength, path: str | os.PathLike[str]) -> Path:
         raise InputError(f"{path}: file name must end in {' or '.join(_METADATA)}")
     if len(data.lines) > len(_COLOURS):
         raise InputError(f"{len(data.lines)} lines are too many for one plot: choose at most {len(_COLOURS)} recipes")
-    try:
-        import matplotlib
-    except ImportError as missing:
-        raise InputError("figures require matplotlib: pip install 'qkv[view]'") from missing
-    image = io.BytesIO()
-    with matplotlib.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "qkv"}
-    ):  # keep text as text, with reproducible ids
-        figure = _draw(data)
-        figure.savefig(
-            image, format=suffix[1:], dpi=200, bbox_inches="tight", pad_inches=0.15, metadata=_METADATA[suffix]
-        )
-    write_atomically(Path(path), image.getvalue())
-    return Path(path)
+    figure = _draw(data)
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "qkv"}):  # text as text, reproducible ids
+        return save_figure(figure, path, format=suffix[1:], dpi=200, pad_inches=0.15, metadata=_METADATA[suffix])
 
 
 def _draw(data: ByLength) -> "Figure":
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(_WIDTH, _HEIGHT)
     axes = figure.add_axes((0, 0, 1, 1))
     x = np.arange(len(data.buckets))
     for line, colour, marker in zip(data.lines, _COLOURS, _MARKERS, strict=False):
@@ -87,14 +71,14 @@ def _draw(data: ByLength) -> "Figure":
     axes.set_xlim(-0.3, len(x) - 0.9)
     _label_lines(axes, data.lines)
     axes.set_xticks(x, [f"{name}\n{count:,} pairs" for name, count in zip(data.buckets, data.counts, strict=True)])
-    axes.set_xlabel("words in the source", color=_TEXT, labelpad=8)
-    axes.set_ylabel("BLEU, lowercased, tokenised", color=_TEXT, labelpad=8)
-    axes.set_title(data.title, loc="left", pad=14, fontsize=11, color=_TEXT, parse_math=False)
-    axes.tick_params(length=0, pad=6, labelcolor=_TEXT, labelsize=9)
+    axes.set_xlabel("words in the source", color=TEXT, labelpad=8)
+    axes.set_ylabel("BLEU, lowercased, tokenised", color=TEXT, labelpad=8)
+    axes.set_title(data.title, loc="left", pad=14, fontsize=11, color=TEXT, parse_math=False)
+    axes.tick_params(length=0, pad=6, labelcolor=TEXT, labelsize=9)
     axes.grid(axis="y", color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_QUIET)
+    axes.spines["bottom"].set_color(QUIET)
     return figure
 
 

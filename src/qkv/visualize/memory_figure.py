@@ -4,7 +4,6 @@ All panels share the time axis: inputs, outputs, and the write and read weights 
 to copy shows the same diagonal twice: it writes consecutive locations and then reads them in the same order.
 """
 
-import io
 import math
 import os
 from pathlib import Path
@@ -13,10 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from qkv.errors import InputError
 from qkv.interpret.memory_probe import MemoryTrace
-from qkv.runtime.files import write_atomically
-from qkv.visualize.colormap import ON_LIGHT
+from qkv.visualize.plotting import QUIET, TEXT, attention_colormap, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,18 +29,12 @@ _LABELS = 8  # maximum number of row labels per panel
 _LABEL_HEIGHT, _LABEL_WIDTH = 0.14, 0.28  # inches; closer labels would overlap
 _DOT = 0.35  # fraction of the cell size
 _POINTS = 72  # per inch
-_TEXT = "#23262f"
-_QUIET = "#767b88"
 _WRONG = "#d55e00"
 
 
 def save_memory_png(remembered: MemoryTrace, path: str | os.PathLike[str]) -> Path:
     """Plot inputs, outputs, and write and read weights as a PNG."""
-    figure = _draw(remembered)
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=160, bbox_inches="tight", pad_inches=0.2)
-    write_atomically(Path(path), image.getvalue())
-    return Path(path)
+    return save_figure(_draw(remembered), path, dpi=160, pad_inches=0.2)
 
 
 def used_locations(weights: Float[np.ndarray, "heads steps locations"]) -> list[int]:
@@ -64,11 +55,6 @@ def used_locations(weights: Float[np.ndarray, "heads steps locations"]) -> list[
 
 
 def _draw(remembered: MemoryTrace) -> "Figure":
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise InputError("PNG figures need matplotlib: pip install 'qkv[view]'") from missing
     shown = used_locations(np.concatenate((remembered.write_weights, remembered.read_weights)))
     answer = remembered.predicted * remembered.answer_mask[:, None]
     panels = [
@@ -84,8 +70,7 @@ def _draw(remembered: MemoryTrace) -> "Figure":
     rows = sum(len(values) for _, values, _ in panels)
     cell = min(_CELL, (_LONGEST_SIDE - _GAP * len(panels)) / rows, _LONGEST_SIDE / steps)
     width, height = max(_LEAST_WIDTH, cell * steps), cell * rows + _GAP * len(panels)
-    figure = Figure(figsize=(width, height), facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, height)
     top = height
     for name, values, numbers in panels:
         bottom = top - cell * len(values)
@@ -94,8 +79,8 @@ def _draw(remembered: MemoryTrace) -> "Figure":
         if name == "answer":
             _mark_wrong(axes, remembered, cell)
         top = bottom - _GAP
-    axes.set_xlabel("step", fontsize=8, color=_QUIET)
-    axes.tick_params(labelbottom=True, labelsize=7, labelcolor=_QUIET)
+    axes.set_xlabel("step", fontsize=8, color=QUIET)
+    axes.tick_params(labelbottom=True, labelsize=7, labelcolor=QUIET)
     return figure
 
 
@@ -103,16 +88,13 @@ def _panel(
     axes: "Axes", name: str, values: Float[np.ndarray, "rows steps"], numbers: list[int], cell: tuple[float, float]
 ) -> None:
     """Draw one heat map over time with row labels; `cell` is the height and width of a cell in inches."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    ramp = LinearSegmentedColormap.from_list("attention", ON_LIGHT)
-    axes.imshow(values, cmap=ramp, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-    axes.set_title(name, loc="left", pad=4, fontsize=9, color=_TEXT)
+    axes.imshow(values, cmap=attention_colormap(), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    axes.set_title(name, loc="left", pad=4, fontsize=9, color=TEXT)
     high, wide = cell
     every = max(math.ceil(len(numbers) / _LABELS), math.ceil(_LABEL_HEIGHT / high))
     axes.set_yticks(range(0, len(numbers), every), [str(number) for number in numbers[::every]])
     axes.set_xticks(range(0, values.shape[1], 1 if wide >= _LABEL_WIDTH else 5 * math.ceil(_LABEL_WIDTH / wide / 5)))
-    axes.tick_params(length=0, pad=3, labelbottom=False, labelsize=7, labelcolor=_QUIET)
+    axes.tick_params(length=0, pad=3, labelbottom=False, labelsize=7, labelcolor=QUIET)
     axes.spines[:].set_visible(False)
 
 
@@ -125,4 +107,4 @@ def _mark_wrong(axes: "Axes", remembered: MemoryTrace, cell: float) -> None:
     )
     total = wrong[remembered.answer_mask > 0].size
     title = "answer" if not len(steps) else f"answer: {len(steps)} of {total} bits wrong"
-    axes.set_title(title, loc="left", pad=4, fontsize=9, color=_TEXT)
+    axes.set_title(title, loc="left", pad=4, fontsize=9, color=TEXT)

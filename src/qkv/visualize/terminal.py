@@ -1,8 +1,8 @@
 """Attention heat maps in the terminal: queries as rows, keys as columns."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from rich.style import Style
 from rich.text import Text
 
 from qkv.pipelines.output import AttentionMap
-from qkv.visualize.colormap import ON_DARK, Rgb, readable_on, shade
+from qkv.visualize.colormap import ON_DARK, readable_on, shade
 from qkv.visualize.glyphs import visible
 from qkv.visualize.selection import caption, pick_head
 
@@ -34,42 +34,23 @@ def heat_map(attention_map: AttentionMap, *, head: int | None = None) -> Rendera
     )
 
 
-@runtime_checkable
-class _Brush(Protocol):
-    """Draws a weight, also given as a fraction of the maximum, with `levels` distinct levels."""
+class _Brush(NamedTuple):
+    """Draws a weight, also given as a fraction of the maximum, as `width` cells with `levels` distinct levels."""
 
-    @property
-    def levels(self) -> int: ...
-
-    def cell(self, weight: float, fraction: float, width: int) -> Text: ...
+    levels: int
+    cell: Callable[[float, float, int], Text]
 
 
-@dataclass(frozen=True)
-class _Colours:
-    """Coloured cells with explicit foreground and background, for dark and light terminals."""
-
-    levels: int = len(ON_DARK)
-
-    def cell(self, weight: float, fraction: float, width: int) -> Text:
-        number = f"{weight:.2f}".removeprefix("0")[:3]
-        fits = width >= _LEAST_WORD_WIDTH and weight >= _WORTH_A_NUMBER
-        background = shade(ON_DARK, fraction)
-        style = Style(color=_colour(readable_on(background)), bgcolor=_colour(background))
-        return Text((number if fits else "").center(width), style=style)
+def shaded_style(fraction: float) -> Style:
+    """Return a style with explicit foreground and background, for dark and light terminals."""
+    background = shade(ON_DARK, fraction)
+    return Style(color=Color.from_rgb(*readable_on(background)), bgcolor=Color.from_rgb(*background), dim=False)
 
 
-@dataclass(frozen=True)
-class _Blocks:
-    """Block characters of increasing density, for output without colour (pipe, file, NO_COLOR)."""
-
-    steps: str
-
-    @property
-    def levels(self) -> int:
-        return len(self.steps)
-
-    def cell(self, weight: float, fraction: float, width: int) -> Text:
-        return Text(self.steps[round(fraction * (self.levels - 1))] * width)
+def _coloured_cell(weight: float, fraction: float, width: int) -> Text:
+    number = f"{weight:.2f}".removeprefix("0")[:3]
+    fits = width >= _LEAST_WORD_WIDTH and weight >= _WORTH_A_NUMBER
+    return Text((number if fits else "").center(width), style=shaded_style(fraction))
 
 
 @dataclass(frozen=True)
@@ -111,8 +92,12 @@ class _HeatMap:
 def _brush(console: Console, options: ConsoleOptions) -> _Brush:
     # 16-colour terminals have no ordered shades of one hue.
     if console.color_system in {"256", "truecolor"} and not console.no_color:
-        return _Colours()
-    return _Blocks(" .:*#" if options.ascii_only else " ░▒▓█")
+        return _Brush(len(ON_DARK), _coloured_cell)
+    # Block characters of increasing density, for output without colour (pipe, file, NO_COLOR).
+    blocks = " .:*#" if options.ascii_only else " ░▒▓█"
+    return _Brush(
+        len(blocks), lambda weight, fraction, width: Text(blocks[round(fraction * (len(blocks) - 1))] * width)
+    )
 
 
 def _column_widths(headings: Iterable[str]) -> list[int]:
@@ -162,7 +147,3 @@ def _encodable(text: str, encoding: str) -> str:
         return text
     plain = text.translate(str.maketrans("␣…·", "_~-"))
     return plain.encode(encoding, "replace").decode(encoding)
-
-
-def _colour(rgb: Rgb) -> Color:
-    return Color.from_rgb(*rgb)

@@ -54,6 +54,8 @@ class View:
     inputs: ClassVar[str] = "a text"
     default_inputs: ClassVar[bool] = False  # whether there are examples to show if no inputs are passed
     options: ClassVar[frozenset[str]] = frozenset({"document", "page", "png", "layer", "head"})
+    save_page: ClassVar[Callable[..., Path]] = staticmethod(save_page)  # of all answers
+    save_png: ClassVar[Callable[..., Path]] = staticmethod(save_png)  # of one answer
 
     def __init__(self, run: Path, device: str, load_data: Callable[[], Dataset[Any]]) -> None:
         self.run = run
@@ -66,7 +68,7 @@ class View:
         """Return the answers of the model with their attention."""
         self.reader = AttentionProbe(self.run, device=self.device)
         self.layers = len(self.reader.layers)
-        return self.reader.probe(sources, options.layer)
+        return self.reader(sources, options.layer)
 
     def heading(self, answer: Any) -> str:
         """Return a line that describes an answer."""
@@ -87,16 +89,8 @@ class View:
         """Write the page of all answers and the PNG of the first, and return their paths."""
         written = {"page": str(self.save_page(answers, page or self.run / "attention.html"))}
         if png is not None:
-            written["png"] = str(self.save_png(answers[0], png, options))
+            written["png"] = str(self.save_png(answers[0], png, layer=options.layer, head=options.head))
         return written
-
-    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
-        """Write an HTML page of all answers."""
-        return save_page(answers, path)
-
-    def save_png(self, answer: Any, path: Path, options: ViewOptions) -> Path:
-        """Plot one answer."""
-        return save_png(answer, path, layer=options.layer, head=options.head)
 
 
 class TranslationView(View):
@@ -122,14 +116,11 @@ class CaptionView(View):
     model_class = ShowAttendTell
     inputs = "an image path"
     options = View.options - {"document"} | {"num_beams"}
+    save_page = staticmethod(save_captions)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Caption the images."""
         return Captioner(self.run, device=self.device)(map(text_of, sources), num_beams=options.num_beams)
-
-    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
-        """Write the captions over their images."""
-        return save_captions(answers, path)
 
 
 class PictureView(View):
@@ -138,20 +129,17 @@ class PictureView(View):
     model_class = ViT
     inputs = "an image path"
     options = View.options - {"document"}
+    save_png = staticmethod(save_picture_png)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Classify the images."""
         probe = PictureProbe(self.run, device=self.device)
         self.layers = len(probe.layers)
-        return probe.probe([text_of(source) for source in sources], options.layer)
+        return probe([text_of(source) for source in sources], options.layer)
 
     def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
         """Return the attention to the patches as a grid."""
         return heat_map(over_patches(answer, options.layer), head=options.head)
-
-    def save_png(self, answer: Any, path: Path, options: ViewOptions) -> Path:
-        """Plot the attention over the image."""
-        return save_picture_png(answer, path, layer=options.layer, head=options.head)
 
 
 class DocumentView(View):
@@ -159,6 +147,7 @@ class DocumentView(View):
 
     model_class = HAN
     options = frozenset({"document", "page"})
+    save_page = staticmethod(save_document_page)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Classify the documents."""
@@ -172,10 +161,6 @@ class DocumentView(View):
     def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
         """Return the sentences with their weights."""
         return document_lines(answer)
-
-    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
-        """Write the documents."""
-        return save_document_page(answers, path)
 
 
 class NumberedView(View):
@@ -197,11 +182,13 @@ class EpisodeView(NumberedView):
     model_class = SNAIL
     inputs = "numbers of test episodes"
     options = frozenset({"page", "png", "layer", "count"})
+    save_page = staticmethod(save_episode_page)
+    save_png = staticmethod(lambda episode, path, **selection: save_episode_png(episode, path))  # of all its layers
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Classify the queries of the episodes."""
         numbers = self.numbers(sources, options)
-        return EpisodeProbe(self.run, self.load_data().splits["test"], self.device).probe(numbers, options.layer)
+        return EpisodeProbe(self.run, self.load_data().splits["test"], self.device)(numbers, options.layer)
 
     def heading(self, answer: Any) -> str:
         """Return the predicted label."""
@@ -211,14 +198,6 @@ class EpisodeView(NumberedView):
     def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
         """Return the attention of the query in all layers."""
         return heat_map(answer.by_layer)
-
-    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
-        """Write the images of the episodes."""
-        return save_episode_page(answers, path)
-
-    def save_png(self, answer: Any, path: Path, options: ViewOptions) -> Path:
-        """Plot the images of an episode."""
-        return save_episode_png(answer, path)
 
 
 class GameView(NumberedView):
@@ -231,7 +210,7 @@ class GameView(NumberedView):
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Play the games."""
         numbers = self.numbers(sources, options)
-        return GameProbe(self.run, self.load_data().splits["test"], self.device).probe(numbers, options.layer)
+        return GameProbe(self.run, self.load_data().splits["test"], self.device)(numbers, options.layer)
 
 
 class MemoryView(View):

@@ -5,6 +5,7 @@ of the chunks.
 """
 
 import json
+import logging
 import multiprocessing
 import os
 import secrets
@@ -12,7 +13,7 @@ import signal
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -26,13 +27,14 @@ from qkv.cli.console import collect_results, info
 from qkv.datasets.line_file import Span
 from qkv.errors import InputError, QkvError
 from qkv.registry import load_plugin, loaded_plugins
+from qkv.runtime.native import silence_native_stderr
 
 if TYPE_CHECKING:
     from qkv.generation import DType, GenerationConfig
 
 Report = Callable[[int, int], None]  # called with the number of finished lines and of their tokens
 INSTALL_RAY = "--ray requires ray, which is not installed: pip install 'qkv[ray]'"
-MAX_TASK_RETRIES = 10  # of a chunk whose worker died: one that always ends its worker must not run forever
+MAX_ATTEMPTS = 5  # at a chunk whose worker dies: Ray would repeat one that always ends its worker forever
 MAX_BLOCKS = 10_000  # of a Ray dataset; a longer job has several chunks per block
 CONTINUE = "continue with --resume"
 
@@ -275,16 +277,35 @@ class Processes:
 class RayWorker(Worker):
     """A worker that Ray Data calls with a table of one row."""
 
+    def __init__(self, attempts: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._attempts = attempts
+
     def __call__(self, table: Any) -> Any:
         import pyarrow
+        import ray
 
         (row,) = table.to_pylist()
-        decode = row.pop("decode")
-        result = asdict(self.run(Span(**row), decode=decode))
-        # Numbers and lists of strings as JSON: the type of an empty column would be unknown.
-        return pyarrow.table(
-            {name: [json.dumps(value) if name == "unknown" else value] for name, value in result.items()}
-        )
+        decode, span = row.pop("decode"), Span(**row)
+        if ray.get(self._attempts.begin.remote((span.path, span.first, decode))) > MAX_ATTEMPTS:
+            lines = f"lines {span.first + 1} to {span.first + span.count}"
+            result = Result(error=f"{span.path}: {lines} have ended {MAX_ATTEMPTS} workers, perhaps for lack of memory")
+        else:
+            result = self.run(span, decode=decode)
+        unknown = json.dumps(dict(result.unknown))  # the type of an empty column would not be known
+        return pyarrow.table({name: [value] for name, value in (asdict(result) | {"unknown": unknown}).items()})
+
+
+class Attempts:
+    """Counts how often each span was begun."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[Any]()
+
+    def begin(self, span: Any) -> int:
+        """Return the number of this attempt."""
+        self._counts[span] += 1
+        return self._counts[span]
 
 
 class RayCluster:
@@ -296,15 +317,9 @@ class RayCluster:
 
     def __init__(self, job: Job, spans: "Spans", options: WorkerOptions) -> None:
         self._spans = spans
+        self._ray = start_ray(options)
         try:
-            import ray
-            import ray.data
-        except ImportError:
-            raise InputError(INSTALL_RAY) from None
-        self._ray: Any = ray
-        start_ray(ray, options)
-        try:
-            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
             self._rows = self._results(job, place_workers(nodes, options.count, job.device))
         except BaseException:
             self.close()
@@ -330,16 +345,16 @@ class RayCluster:
         rows = [asdict(span) | {"decode": False} for span in self._spans.checks()]
         rows += [asdict(span) | {"decode": True} for span in self._spans.chunks()]
         device = "cuda" if placement.gpus else "cpu"
+        attempts = self._ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Attempts).remote()
         dataset = data.from_items(rows, override_num_blocks=min(len(rows), MAX_BLOCKS)).map_batches(
             RayWorker,
-            fn_constructor_args=(job.on(device), placement.threads, [path.absolute() for path in loaded_plugins()]),
+            fn_constructor_args=(attempts, job.on(device), placement.threads, loaded_plugins()),
             fn_constructor_kwargs={"named": self._spans.named},
             batch_size=1,
             batch_format="pyarrow",
             compute=data.ActorPoolStrategy(size=placement.workers, max_tasks_in_flight_per_actor=2),
             num_cpus=placement.threads,
             num_gpus=placement.gpus or None,
-            ray_remote_args_fn=actor_options,
         )
         try:
             for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
@@ -355,14 +370,10 @@ class RayCluster:
         self._ray.shutdown()
 
 
-def actor_options() -> dict[str, int]:
-    """Return the options of Ray actors: restarted whenever they die, while each task is repeated a few times."""
-    return {"max_restarts": -1, "max_task_retries": MAX_TASK_RETRIES}
-
-
-def start_ray(ray: Any, options: WorkerOptions) -> None:
-    """Connect to a cluster, or start one on this machine, without dashboard and usage statistics."""
+def start_ray(options: WorkerOptions) -> Any:
+    """Connect to a cluster, or start one on this machine, without dashboard and usage statistics; return the module."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of messages on stderr
     settings: dict[str, Any] = {"address": options.address, "log_to_driver": False, "logging_level": "error"}
     if options.address is None:
         if "RAY_AUTH_MODE" not in os.environ:  # other users cannot connect to the cluster
@@ -370,11 +381,19 @@ def start_ray(ray: Any, options: WorkerOptions) -> None:
         cpus = max(cpu_count(), options.count or 1)
         settings |= {"address": "local", "include_dashboard": False, "num_cpus": cpus}
     try:
-        ray.init(**settings)
+        import ray  # reads the environment
+        import ray.data
+    except ImportError:
+        raise InputError(INSTALL_RAY) from None
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        with silence_native_stderr():  # Ray prints its own log level
+            ray.init(**settings)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = "this machine" if options.address is None else options.address
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"--ray: cannot use the cluster of {where}: {reason}") from error
+    return ray
 
 
 @dataclass(frozen=True)

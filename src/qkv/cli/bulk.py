@@ -11,7 +11,7 @@ from qkv.cli.texts import add_unknown_tokens, note_unknown_tokens
 from qkv.cli.workers import CONTINUE, Job, Result, WorkerOptions, open_workers
 from qkv.datasets.line_file import LineFile, Span
 from qkv.datasets.text_files import is_parsed
-from qkv.errors import InputError
+from qkv.errors import InputError, QkvError
 from qkv.runtime.files import check_output_file, sampled_sha256
 from qkv.runtime.resumable import SUFFIX, ResumableOutput, check_resumable
 
@@ -153,7 +153,7 @@ def decode_files(files: BulkFiles, job: Job, *, verbose: bool) -> None:
 
 def _raise_error(answer: Result) -> None:
     if answer.error:
-        raise InputError(answer.error)
+        raise QkvError(f"{answer.error}: {CONTINUE}") if answer.internal else InputError(answer.error)
 
 
 def _by_input(decoded: Result, span: Span, *, named: bool) -> dict[int | str, Sequence[str]]:

@@ -4,6 +4,7 @@ Workers load the model by its path and read the lines of a chunk from the input 
 of the chunks.
 """
 
+import io
 import json
 import logging
 import multiprocessing
@@ -11,13 +12,14 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +38,8 @@ Report = Callable[[int, int], None]  # called with the number of finished lines 
 INSTALL_RAY = "--ray requires ray, which is not installed: pip install 'qkv[ray]'"
 MAX_ATTEMPTS = 5  # at a chunk whose worker dies: Ray would repeat one that always ends its worker forever
 MAX_BLOCKS = 10_000  # of a Ray dataset; a longer job has several chunks per block
+MAX_WORKERS_PER_CPU = 4
+CONNECT_SECONDS = 10.0
 CONTINUE = "continue with --resume"
 
 
@@ -53,7 +57,9 @@ class WorkerOptions:
         if self.address is not None and self.address.startswith("ray://"):
             raise InputError("--ray-address: Ray Client (ray://) is not supported: run qkv on a machine of the cluster")
         if self.count is not None and self.count < 1:
-            raise InputError(f"--workers must be at least 1, not {self.count}")
+            raise InputError(f"--workers {self.count}: must be at least 1")
+        if self.address is None and self.count is not None and self.count > MAX_WORKERS_PER_CPU * cpu_count():
+            raise InputError(f"--workers {self.count} is too many for the {cpu_count()} CPU(s) of this machine")
         if self.ray and find_spec("ray") is None:
             raise InputError(INSTALL_RAY)
 
@@ -111,6 +117,7 @@ class Result:
     unknown: Mapping[int, Sequence[str]] = field(default_factory=dict)  # out-of-vocabulary tokens by input number
     tokens: int = 0
     error: str = ""
+    internal: bool = False  # whether the error is not one of the input
     worker: str = ""
     decoding: str = ""
 
@@ -289,11 +296,18 @@ class RayWorker(Worker):
         decode, span = row.pop("decode"), Span(**row)
         if ray.get(self._attempts.begin.remote((span.path, span.first, decode))) > MAX_ATTEMPTS:
             lines = f"lines {span.first + 1} to {span.first + span.count}"
-            result = Result(error=f"{span.path}: {lines} have ended {MAX_ATTEMPTS} workers, perhaps for lack of memory")
+            error = f"{span.path}: {lines} have ended {MAX_ATTEMPTS} workers, perhaps for lack of memory"
+            result = Result(error=error, internal=True)
         else:
-            result = self.run(span, decode=decode)
+            result = self._run(span, decode)
         unknown = json.dumps(dict(result.unknown))  # the type of an empty column would not be known
         return pyarrow.table({name: [value] for name, value in (asdict(result) | {"unknown": unknown}).items()})
+
+    def _run(self, span: Span, decode: bool) -> Result:
+        try:
+            return self.run(span, decode=decode)
+        except Exception as error:  # Ray would drop its message
+            return Result(error=f"a worker failed: {type(error).__name__}: {error}", internal=True)
 
 
 class Attempts:
@@ -317,6 +331,7 @@ class RayCluster:
 
     def __init__(self, job: Job, spans: "Spans", options: WorkerOptions) -> None:
         self._spans = spans
+        self._rows: Generator[Result, None, None] | None = None
         self._ray = start_ray(options)
         try:
             nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
@@ -327,15 +342,19 @@ class RayCluster:
 
     def check(self) -> Iterator[Result]:
         for _ in self._spans.checks():
-            yield next(self._rows)
+            yield self._next()
 
     def decode(self, report: Report) -> Iterator[Result]:
         for span in self._spans.chunks():
-            result = next(self._rows)
+            result = self._next()
             report(span.count, result.tokens)
             yield result
 
-    def _results(self, job: Job, placement: "Placement") -> Iterator[Result]:
+    def _next(self) -> Result:
+        assert self._rows is not None
+        return next(self._rows)
+
+    def _results(self, job: Job, placement: "Placement") -> Generator[Result, None, None]:
         """Yield the result of each row."""
         data = self._ray.data
         context = data.DataContext.get_current()
@@ -362,20 +381,37 @@ class RayCluster:
                     unknown = {int(number): tokens for number, tokens in json.loads(row.pop("unknown")).items()}
                     yield Result(unknown=unknown, **row)
         except self._ray.exceptions.RayError as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise QkvError(f"a Ray worker failed ({lines[-1].strip()}): {CONTINUE}") from error
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise QkvError(f"a Ray worker failed ({reason}): {CONTINUE}") from error
 
     def close(self) -> None:
-        """Disconnect from the cluster; one that was started here ends."""
+        """End the dataset and disconnect from the cluster; one that was started here ends."""
+        if self._rows is not None:
+            self._rows.close()
         self._ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Raise unless a server answers at HOST:PORT, for which Ray would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not (host and port.isdecimal() and int(port) < 2**16):
+        raise InputError(f"--ray-address {address}: expected HOST:PORT or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise InputError(f"--ray-address {address}: no Ray cluster answers: {error.strerror or error}") from None
 
 
 def start_ray(options: WorkerOptions) -> Any:
     """Connect to a cluster, or start one on this machine, without dashboard and usage statistics; return the module."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}  # threads must not start it again
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of messages on stderr
     settings: dict[str, Any] = {"address": options.address, "log_to_driver": False, "logging_level": "error"}
-    if options.address is None:
+    if options.address is not None:
+        check_address(options.address)
+    else:
         if "RAY_AUTH_MODE" not in os.environ:  # other users cannot connect to the cluster
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         cpus = max(cpu_count(), options.count or 1)
@@ -385,7 +421,7 @@ def start_ray(options: WorkerOptions) -> Any:
         import ray.data
     except ImportError:
         raise InputError(INSTALL_RAY) from None
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     try:
         with silence_native_stderr():  # Ray prints its own log level
             ray.init(**settings)
@@ -463,11 +499,13 @@ def open_workers(job: Job, spans: Spans, options: WorkerOptions, *, verbose: boo
         return
     if not options.ray:
         check_cpu(job.device)
-    workers = RayCluster(job, spans, options) if options.ray else Processes(job, spans, options.count or 1)
-    try:
-        yield workers
-    finally:
-        workers.close()
+    with redirect_stdout(sys.stderr):  # Ray prints messages, such as that a worker died, to stdout
+        workers = RayCluster(job, spans, options) if options.ray else Processes(job, spans, options.count or 1)
+        try:
+            yield workers
+        finally:
+            with redirect_stdout(io.StringIO()):
+                workers.close()
 
 
 def check_cpu(device: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import typer
@@ -72,17 +73,9 @@ def generate(
     job = GenerationJob(run, device, dtype.value, config, batch_size, json, CHUNK, assistant_model, prompt_lookup)
     if files:
         decode_files(files, job, verbose=verbose)
-        return
-    decoder = job.load()
-    if verbose:
-        info(f"decoding: {decoder.description}")
-    if len(prompts or ()) == 1 and num_return_sequences == 1 and not json and output is None and on_terminal():
-        _stream(decoder.generator, lines[0], config)
-        return
-    answers = _generate(decoder.generator, lines, 0, config, batch_size, lambda lines, tokens: None)
-    with results_to(output):
-        unknown = _print_all(answers, 0, json=json)
-    texts.note_unknown_tokens(unknown)
+    else:
+        one = len(prompts or ()) == 1 and num_return_sequences == 1 and not json and output is None
+        _generate_all(job, lines, output, verbose=verbose, streaming=one and on_terminal())
 
 
 @dataclass(frozen=True)
@@ -130,6 +123,22 @@ class GenerationDecoder:
     def decode(self, prompts: list[str], begin: int, report: Report) -> dict[int, Sequence[str]]:
         answers = _generate(self.generator, prompts, begin, self._job.config, self._job.batch_size, report)
         return _print_all(answers, begin, json=self._job.json)
+
+
+def _generate_all(
+    job: GenerationJob, prompts: list[str], output: Path | None, *, verbose: bool, streaming: bool
+) -> None:
+    """Continue the prompts and print the texts; with `streaming`, that of a single prompt as it is generated."""
+    decoder = job.load()
+    if verbose:
+        info(f"decoding: {decoder.description}")
+    if streaming:
+        _stream(decoder.generator, prompts[0], job.config)
+        return
+    answers = _generate(decoder.generator, prompts, 0, job.config, job.batch_size, lambda lines, tokens: None)
+    with results_to(output):
+        unknown = _print_all(answers, 0, json=job.json)
+    texts.note_unknown_tokens(unknown)
 
 
 def _generate(

@@ -84,9 +84,8 @@ def translate(
 
     Files and standard input contain one text per line; *.conllu files provide words and the heads required by models
     with tree positions. With --json, each output is an object with its score and its alignment: for each target token,
-    a row of weights over the source tokens. --align pharaoh appends a tab and pairs of source and target word
-    indices such as 0-0 2-1. A file of any length is translated into --output, and each file of a folder into a file of
-    the same name in the folder --output; if the job is interrupted, --resume continues it.
+    a row of weights over the source tokens. --align pharaoh appends a tab and pairs of word indices such as 0-0 2-1.
+    A file of any length is translated into --output, each file of a folder into the folder --output (see --resume).
     """
     from qkv.generation import GenerationConfig
 
@@ -95,25 +94,18 @@ def translate(
         coverage_penalty=coverage_penalty, exact=exact, min_new_tokens=min_new_tokens, max_new_tokens=max_new_tokens,
         sampling=_sampling(do_sample, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
     )  # fmt: skip
-    files = bulk_files(
-        text, file, output, page, resume=resume, overwrite=overwrite, strict=strict,
-        workers=WorkerOptions(workers, ray, ray_address),
-    )  # fmt: skip
-    sources: list[Any] = [] if files else read_conllu(text, file) or read_texts(text, file, strict=strict)
     alignment = _parse_alignment(align, align_level, alignment_threshold, json=json)
-    attention = alignment.form != "none" or page is not None
+    placement = WorkerOptions(workers, ray, ray_address)
+    files = bulk_files(text, file, output, page, resume=resume, overwrite=overwrite, strict=strict, workers=placement)
+    sources: list[Any] = [] if files else read_conllu(text, file) or read_texts(text, file, strict=strict)
+    attention, required = alignment.form != "none" or page is not None, align not in (None, "none")
     job = TranslationJob(
-        run, device, dtype.value, config, batch_size, json, CHUNK, prefix, attention, alignment,
-        requires_alignment=align is not None and alignment.form != "none",
-    )  # fmt: skip
+        run, device, dtype.value, config, batch_size, json, CHUNK, prefix, attention, alignment, required
+    )
     if files:
         decode_files(files, job, verbose=verbose)
-        return
-    decoder = job.load()
-    if verbose:
-        info(f"decoding: {decoder.description}")
-    with results_to(output):
-        _translate_all(decoder, sources, page)
+    else:
+        _translate_all(job, sources, output, page, verbose=verbose)
 
 
 @dataclass(frozen=True)
@@ -181,8 +173,18 @@ def _sampling(do_sample: bool, **values: Any) -> "Sampling | None":
     return sampling if do_sample else None
 
 
-def _translate_all(decoder: TranslationDecoder, sources: list["str | Tagged"], page: Path | None) -> None:
+def _translate_all(
+    job: TranslationJob, sources: list["str | Tagged"], output: Path | None, page: Path | None, *, verbose: bool
+) -> None:
     """Translate and print the sources, and write the attention page."""
+    decoder = job.load()
+    if verbose:
+        info(f"decoding: {decoder.description}")
+    with results_to(output):
+        _translate_and_print(decoder, sources, page)
+
+
+def _translate_and_print(decoder: TranslationDecoder, sources: list["str | Tagged"], page: Path | None) -> None:
     decoder.translator.check(sources)
     shown: list[Answer] = []
     unknown: dict[int, Sequence[str]] = {}

@@ -38,6 +38,7 @@ PACKAGES = {  # the package whose import registers the built-in classes of a kin
 
 C = TypeVar("C", bound=type[Any])
 _classes: dict[str, dict[str, type[Any]]] = {kind: {} for kind in PACKAGES}
+_plugins: list[Path] = []  # files that were loaded
 
 
 def register(kind: str, *names: str) -> Callable[[C], C]:
@@ -116,6 +117,12 @@ def load_plugin(path: str | Path) -> None:
         line = f" line {lines[-1]}:" if lines else ""
         kind = "" if isinstance(error, InputError) else f" {type(error).__name__}:"
         raise InputError(f"--plugin {path}:{line}{kind} {error}") from error
+    _plugins.append(path)
+
+
+def loaded_plugins() -> list[Path]:
+    """Return the files that were loaded with `load_plugin`, which other processes of a job must load too."""
+    return list(dict.fromkeys(path.resolve() for path in _plugins))
 
 
 @cache

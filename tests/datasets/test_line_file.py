@@ -25,9 +25,24 @@ def test_lines_equal_those_of_the_whole_file(tmp_path: Path, data: bytes) -> Non
     assert file.first_blank == next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
     for size in (1, 2, 100):
         for first in range(len(lines) + 2):
-            chunks = list(file.chunks(size, first))
-            assert [line for _, chunk in chunks for line in chunk] == lines[first:]
-            assert [begin for begin, _ in chunks] == list(range(first, len(lines), size))
+            spans = list(file.spans(size, first))
+            assert [line for span in spans for line in span.read()] == lines[first:]
+            assert [span.first for span in spans] == list(range(first, len(lines), size))
+            assert sum(span.count for span in spans) == max(0, len(lines) - first)
+
+
+@pytest.mark.parametrize("data", [b"a\nb\nc\n", b"a\rb\rc"])
+def test_lines_that_have_changed_are_an_error(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes(data)
+    first, second, third = LineFile(path).spans(1)
+    path.write_bytes(data.replace(b"b", b"d"))
+    assert first.read() + third.read() == ["a", "c"]
+    with pytest.raises(InputError, match="changed"):
+        second.read()
+    path.write_bytes(b"a")
+    with pytest.raises(InputError, match="changed"):
+        third.read()
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf", b"a\xff\nb", b"a\nb\xc3\n", b"a\n\0b", b"\x89PNG\xff\n"])

@@ -7,9 +7,17 @@ import pytest
 
 from qkv.errors import InputError
 from qkv.runtime import resumable
-from qkv.runtime.resumable import ResumableOutput, progress_file
+from qkv.runtime.resumable import FOLDER_PROGRESS, ResumableOutput, progress_file
 
 JOB = {"input": "a" * 64, "model": "b" * 64, "options": {"seed": 0, "sizes": (1, 2)}}
+
+MALFORMED = [
+    {"files": 0, "inputs": -1, "bytes": 0},
+    {"files": 0, "inputs": True, "bytes": 0},
+    {"files": -1, "inputs": 1, "bytes": 0},
+    {"files": 0, "inputs": 1},
+    {"inputs": 1, "bytes": 0},
+]
 
 
 def interrupted(path: Path, **changes: object) -> None:
@@ -80,9 +88,7 @@ def test_another_job_is_not_continued(tmp_path, changes, words):
     assert path.read_bytes() == b"one\ntwo\nthr"
 
 
-@pytest.mark.parametrize(
-    "progress", ["", "[]", "{}", '{"inputs": -1, "bytes": 0}', '{"inputs": true, "bytes": 0}', '{"inputs": 1}']
-)
+@pytest.mark.parametrize("progress", ["", "[]", "{}", *map(json.dumps, MALFORMED)])
 def test_a_malformed_progress_file_is_an_error(tmp_path, progress):
     interrupted(tmp_path / "out.txt")
     progress_file(tmp_path / "out.txt").write_text(progress)
@@ -126,3 +132,69 @@ def test_progress_is_recorded_every_few_seconds(tmp_path, monkeypatch):
         monkeypatch.setattr(resumable, "SYNC_SECONDS", 0.0)
         output.append(b"two\n", 1)
         assert json.loads(progress_file(path).read_text())["inputs"] == 2
+
+
+NAMES = ["a.txt", "b.txt", "c.txt"]
+
+
+def folder_job(path: Path, **options: bool) -> ResumableOutput:
+    return ResumableOutput(path, JOB, NAMES, **({"resume": False, "overwrite": False} | options))
+
+
+def write_until(output: ResumableOutput, last: str) -> None:
+    """Write two results to each of the remaining files; stop after `last`."""
+    for name in NAMES[output.files :]:
+        for number in range(output.inputs, 2):
+            result = f"{name} {number}"
+            output.append(f"{result}\n".encode(), 1)
+            output.record()
+            if result == last:
+                raise KeyboardInterrupt
+        output.next_file()
+
+
+def test_files_of_a_folder_are_written_one_after_the_other(tmp_path):
+    for last in (f"{name} {number}" for name in NAMES for number in range(2)):
+        folder = tmp_path / last
+        with pytest.raises(KeyboardInterrupt), folder_job(folder) as output:
+            write_until(output, last)
+        assert (folder / FOLDER_PROGRESS).exists()
+        with pytest.raises(InputError, match="--resume"):
+            folder_job(folder)
+        with folder_job(folder, resume=True) as output:
+            write_until(output, "")
+        assert {path.name: path.read_text() for path in folder.iterdir()} == {
+            name: f"{name} 0\n{name} 1\n" for name in NAMES
+        }
+
+
+def test_old_files_of_a_folder_are_removed_before_the_first_result(tmp_path):
+    for name in NAMES:
+        (tmp_path / name).write_text("old\n")
+    with pytest.raises(InputError, match="--overwrite"):
+        folder_job(tmp_path)
+    with pytest.raises(KeyboardInterrupt), folder_job(tmp_path, overwrite=True) as output:
+        write_until(output, "a.txt 1")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", FOLDER_PROGRESS}
+
+
+def test_a_complete_file_of_a_folder_that_is_missing_is_an_error(tmp_path):
+    with pytest.raises(KeyboardInterrupt), folder_job(tmp_path) as output:
+        write_until(output, "b.txt 0")
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(InputError, match="missing"), folder_job(tmp_path, resume=True):
+        pass
+    assert not (tmp_path / "a.txt").exists()
+
+
+def test_two_jobs_do_not_share_a_folder(tmp_path):
+    with folder_job(tmp_path) as output:
+        write_until(output, "")
+        with pytest.raises(InputError, match="another process"), folder_job(tmp_path, resume=True):
+            pass
+
+
+def test_a_folder_is_not_a_file(tmp_path):
+    (tmp_path / "out").write_text("mine\n")
+    with pytest.raises(InputError, match="choose a folder"):
+        folder_job(tmp_path / "out", overwrite=True)

@@ -1,18 +1,19 @@
 """`qkv generate`: text generation with a language model."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.bulk import BulkFiles, Report, bulk_files, decode_file
+from qkv.cli.bulk import bulk_files, decode_files
 from qkv.cli.console import info, on_terminal, result, result_json, result_piece, results_to
+from qkv.cli.workers import Job, Report, WorkerOptions, model_of_workers
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from qkv.generation import GenerationConfig
     from qkv.pipelines.generator import GeneratedText, Generator
 
@@ -22,7 +23,7 @@ CHUNK = 256  # prompts of a file that are decoded together
 def generate(
     run: options.Folder,
     prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Prompt.")] = None,
-    file: options.Input = None,
+    file: options.BulkInput = None,
     document: options.Documents = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Maximum number of new tokens.")] = 100,
     num_return_sequences: options.NumReturnSequences = 1,
@@ -41,9 +42,12 @@ def generate(
     prompt_lookup: Annotated[
         bool, typer.Option("--prompt-lookup", help="Guess tokens by repeating the text so far; same output.")
     ] = False,
-    output: options.Output = None,
+    output: options.BulkOutput = None,
     resume: options.Resume = False,
     overwrite: options.Overwrite = False,
+    workers: options.Workers = None,
+    ray: options.Ray = False,
+    ray_address: options.RayAddress = None,
     device: options.Device = "auto",
     verbose: options.Verbose = False,
     json: options.Json = False,
@@ -52,33 +56,89 @@ def generate(
 
     Prompts are arguments, or the lines of a file or of standard input; --document reads a whole file as one prompt. Use
     --json to separate results that span several lines. On a terminal, the text of a single prompt is printed as it is
-    generated. A file of any length is decoded into --output; if the job is interrupted, --resume continues it.
+    generated. A file of any length is decoded into --output, and each file of a folder into a file of the same name in
+    the folder --output; if the job is interrupted, --resume continues it.
     """
     given = [*(prompts or ()), *map(str, document or ())]
-    files = bulk_files(given, file, output, resume=resume, overwrite=overwrite, strict=True)
+    placement = WorkerOptions(workers, ray, ray_address)
+    files = bulk_files(given, file, output, resume=resume, overwrite=overwrite, strict=True, workers=placement)
     lines = [] if files else texts.read_texts(prompts, file, document, strict=True)
 
     from qkv.generation import GenerationConfig, Sampling
-    from qkv.pipelines.generator import Generator
 
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     config = GenerationConfig(
         max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences, sampling=sampling
     )
-    generator = Generator(
-        run, device=device, dtype=dtype.value, assistant_model=assistant_model, prompt_lookup=prompt_lookup
-    )
-    if verbose:
-        info(f"decoding: {generator.decoding}")
+    job = GenerationJob(run, device, dtype.value, config, batch_size, json, CHUNK, assistant_model, prompt_lookup)
     if files:
-        _generate_file(generator, files, run, config, {"dtype": dtype.value, "device": device}, batch_size, json=json)
-    elif len(prompts or ()) == 1 and num_return_sequences == 1 and not json and output is None and on_terminal():
-        _stream(generator, lines[0], config)
+        decode_files(files, job, verbose=verbose)
     else:
-        answers = _generate(generator, lines, 0, config, batch_size, lambda lines, tokens: None)
-        with results_to(output):
-            unknown = _print_all(answers, 0, json=json)
-        texts.note_unknown_tokens(unknown)
+        one = len(prompts or ()) == 1 and num_return_sequences == 1 and not json and output is None
+        _generate_all(job, lines, output, verbose=verbose, streaming=one and on_terminal())
+
+
+@dataclass(frozen=True)
+class GenerationJob(Job):
+    """A generator and the options of its texts."""
+
+    label: ClassVar = "generating"
+    assistant_model: str | None
+    prompt_lookup: bool
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options that the texts depend on."""
+        return {"command": "generate", **super().settings()}
+
+    def on(self, device: str) -> Self:
+        """Return the job of a worker."""
+        assistant = None if self.assistant_model is None else str(model_of_workers(self.assistant_model))
+        return replace(super().on(device), assistant_model=assistant)
+
+    def load(self) -> "GenerationDecoder":
+        """Load the model."""
+        return GenerationDecoder(self)
+
+
+class GenerationDecoder:
+    """Continues prompts and prints the texts."""
+
+    def __init__(self, job: GenerationJob) -> None:
+        from qkv.pipelines.generator import Generator
+
+        self._job = job
+        self.generator = Generator(
+            job.run, device=job.device, dtype=job.dtype,
+            assistant_model=job.assistant_model, prompt_lookup=job.prompt_lookup,
+        )  # fmt: skip
+
+    @property
+    def description(self) -> str:
+        return self.generator.decoding
+
+    def check(self, prompts: list[str], begin: int) -> None:
+        assert self._job.config.max_new_tokens is not None
+        self.generator.check(prompts, self._job.config.max_new_tokens, begin + 1)
+
+    def decode(self, prompts: list[str], begin: int, report: Report) -> dict[int, Sequence[str]]:
+        answers = _generate(self.generator, prompts, begin, self._job.config, self._job.batch_size, report)
+        return _print_all(answers, begin, json=self._job.json)
+
+
+def _generate_all(
+    job: GenerationJob, prompts: list[str], output: Path | None, *, verbose: bool, streaming: bool
+) -> None:
+    """Continue the prompts and print the texts; with `streaming`, that of a single prompt as it is generated."""
+    decoder = job.load()
+    if verbose:
+        info(f"decoding: {decoder.description}")
+    if streaming:
+        _stream(decoder.generator, prompts[0], job.config)
+        return
+    answers = _generate(decoder.generator, prompts, 0, job.config, job.batch_size, lambda lines, tokens: None)
+    with results_to(output):
+        unknown = _print_all(answers, 0, json=job.json)
+    texts.note_unknown_tokens(unknown)
 
 
 def _generate(
@@ -96,33 +156,6 @@ def _generate(
         samples[index] = answers
         report(1, sum(answer.new_tokens for answer in answers))
     return [samples[index] for index in range(len(prompts))]
-
-
-def _generate_file(
-    generator: "Generator",
-    files: BulkFiles,
-    run: "Path",
-    config: "GenerationConfig",
-    settings: dict[str, Any],
-    batch_size: int | None,
-    *,
-    json: bool,
-) -> None:
-    """Continue the prompts of a file."""
-    unknown: dict[int, Sequence[str]] = {}
-    assert config.max_new_tokens is not None
-    max_new_tokens = config.max_new_tokens
-
-    def decode(prompts: list[str], begin: int, report: Report) -> None:
-        answers = _generate(generator, prompts, begin, config, batch_size, report)
-        texts.add_unknown_tokens(unknown, _print_all(answers, begin, json=json))
-
-    def check(prompts: list[str], begin: int) -> None:
-        generator.check(prompts, max_new_tokens, begin + 1)
-
-    job = {"command": "generate", **config.to_dict(), **settings, "json": json}
-    decode_file(files, run, job, decode, check, label="generating", chunk=CHUNK)
-    texts.note_unknown_tokens(unknown)
 
 
 def _stream(generator: "Generator", prompt: str, config: "GenerationConfig") -> None:

@@ -120,20 +120,57 @@ Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Input t
 Input = Annotated[
     Path | None, typer.Option("--input", metavar="FILE", help="Input file, one text per line (- for stdin).")
 ]
+BulkInput = Annotated[
+    Path | None,
+    typer.Option(
+        "--input",
+        metavar="FILE",
+        help="Input file, one text per line (- for stdin); or a folder or a quoted pattern such as 'shards/*.txt'.",
+    ),
+]
 ParsedInput = Annotated[
     Path | None,
-    typer.Option("--input", metavar="FILE", help="Input file, one text per line (- for stdin), or *.conllu."),
+    typer.Option(
+        "--input",
+        metavar="FILE",
+        help="Input file, one text per line (- for stdin), or *.conllu; or a folder or a quoted pattern such as "
+        "'shards/*.txt'.",
+    ),
 ]
 Documents = Annotated[
     list[Path] | None,
     typer.Option("--document", metavar="FILE", help="File to read as a single text (- for stdin); repeatable."),
 ]
 Output = Annotated[Path | None, output_file("--output", "FILE", "Write the results to a file instead of stdout.")]
+BulkOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        metavar="FILE",
+        help="Write the results to a file instead of stdout; for a folder or pattern as --input, to a folder.",
+    ),
+]
 Page = Annotated[Path | None, output_file("--page", "PAGE.html", "Write an HTML page with the attention weights.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue a job that was interrupted, with the same --input and --output.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output of an --input file.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="Decode files in N processes, which share the CPUs [1; with --ray, one per GPU or per machine].",
+    ),
+]
+Ray = Annotated[
+    bool,
+    typer.Option("--ray", help="Decode files with Ray, on this machine or a cluster (pip install 'qkv[ray]')."),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray-address", metavar="HOST:PORT", help="Existing Ray cluster, or auto [one on this machine]."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print which implementation decodes.")]
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qkv.cli.console import info, note, progress_bar
 from qkv.errors import InputError
@@ -26,6 +26,7 @@ MAX_UNKNOWN_INPUTS = 10_000  # whose unknown tokens are kept
 CHUNK = 1024  # texts processed at a time
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 def read_texts(
@@ -71,8 +72,8 @@ def note_too_long(reader: "TextPipeline | AttentionProbe", lines: Sequence[str])
         )
 
 
-def note_unknown_tokens(unknown: Mapping[int, Sequence[str]]) -> None:
-    """Print one note listing the out-of-vocabulary tokens of all inputs (input number -> tokens)."""
+def note_unknown_tokens(unknown: Mapping[Any, Sequence[str]], what: str = "input") -> None:
+    """Print one note listing the out-of-vocabulary tokens of all inputs (input number or name -> tokens)."""
     if not unknown:
         return
     tokens = list(dict.fromkeys(chain.from_iterable(unknown.values())))
@@ -84,7 +85,7 @@ def note_unknown_tokens(unknown: Mapping[int, Sequence[str]]) -> None:
     note(f"{where}: out-of-vocabulary tokens: {', '.join(names)}{more}{hint}")
 
 
-def add_unknown_tokens(unknown: dict[int, Sequence[str]], more: Mapping[int, Sequence[str]]) -> None:
+def add_unknown_tokens(unknown: dict[K, Sequence[str]], more: Mapping[K, Sequence[str]]) -> None:
     """Add the out-of-vocabulary tokens of more inputs, up to a limit: a file can have any number of lines."""
     if len(unknown) < MAX_UNKNOWN_INPUTS:
         unknown.update(more)

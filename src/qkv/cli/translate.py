@@ -4,20 +4,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from qkv.cli import options
-from qkv.cli.bulk import BulkFiles, Report, bulk_files, decode_file
+from qkv.cli.bulk import bulk_files, decode_files
 from qkv.cli.console import info, progress_bar, result, result_json, result_line, results_to
 from qkv.cli.texts import CHUNK, add_unknown_tokens, note_unknown_tokens, read_conllu, read_texts
+from qkv.cli.workers import Job, Report, WorkerOptions
 from qkv.errors import InputError
 from qkv.registry import nearest
 
 if TYPE_CHECKING:
     from qkv.datasets.tagged import Tagged
-    from qkv.generation import DType, GenerationConfig, Sampling
+    from qkv.generation import GenerationConfig, Sampling
     from qkv.pipelines.output import Answer, AttentionMap
     from qkv.pipelines.translator import Translator
 
@@ -67,9 +68,12 @@ def translate(
     align: Align = None,
     align_level: AlignLevel = None,
     alignment_threshold: AlignmentThreshold = None,
-    output: options.Output = None,
+    output: options.BulkOutput = None,
     resume: options.Resume = False,
     overwrite: options.Overwrite = False,
+    workers: options.Workers = None,
+    ray: options.Ray = False,
+    ray_address: options.RayAddress = None,
     page: options.Page = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
@@ -80,9 +84,8 @@ def translate(
 
     Files and standard input contain one text per line; *.conllu files provide words and the heads required by models
     with tree positions. With --json, each output is an object with its score and its alignment: for each target token,
-    a row of weights over the source tokens. --align pharaoh appends a tab and pairs of source and target word
-    indices such as 0-0 2-1. A file of any length is translated into --output; if the job is interrupted, --resume
-    continues it.
+    a row of weights over the source tokens. --align pharaoh appends a tab and pairs of word indices such as 0-0 2-1.
+    A file of any length is translated into --output, each file of a folder into the folder --output (see --resume).
     """
     from qkv.generation import GenerationConfig
 
@@ -91,30 +94,73 @@ def translate(
         coverage_penalty=coverage_penalty, exact=exact, min_new_tokens=min_new_tokens, max_new_tokens=max_new_tokens,
         sampling=_sampling(do_sample, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
     )  # fmt: skip
-    printer = Printer(_parse_alignment(align, align_level, alignment_threshold, json=json), config, json=json)
-    files = bulk_files(text, file, output, page, resume=resume, overwrite=overwrite, strict=strict)
+    alignment = _parse_alignment(align, align_level, alignment_threshold, json=json)
+    placement = WorkerOptions(workers, ray, ray_address)
+    files = bulk_files(text, file, output, page, resume=resume, overwrite=overwrite, strict=strict, workers=placement)
     sources: list[Any] = [] if files else read_conllu(text, file) or read_texts(text, file, strict=strict)
-    translator = _load(run, device, dtype.value, verbose=verbose)
-    if align is not None and printer.alignment.form != "none":
-        translator.check_alignment()
-    attention = printer.alignment.form != "none" or page is not None
-    search = {"config": config, "prefix": prefix, "batch_size": batch_size, "attention": attention}
+    attention, required = alignment.form != "none" or page is not None, align not in (None, "none")
+    job = TranslationJob(
+        run, device, dtype.value, config, batch_size, json, CHUNK, prefix, attention, alignment, required
+    )
     if files:
-        settings = {"prefix": prefix, "dtype": dtype.value, "device": device}
-        _translate_file(translator, files, run, search, printer, settings)
-        return
-    with results_to(output):
-        _translate_all(translator, sources, search, printer, page)
+        decode_files(files, job, verbose=verbose)
+    else:
+        _translate_all(job, sources, output, page, verbose=verbose)
 
 
-def _load(run: Path, device: str, dtype: "DType", *, verbose: bool) -> "Translator":
-    """Return the translator of a run."""
-    from qkv.pipelines.translator import Translator
+@dataclass(frozen=True)
+class TranslationJob(Job):
+    """A translator and the options of its translations."""
 
-    translator = Translator(run, device=device, dtype=dtype)
-    if verbose:
-        info(f"decoding: {translator.decoding}")
-    return translator
+    label: ClassVar = "translating"
+    prefix: str
+    attention: bool
+    alignment: "Alignment"
+    requires_alignment: bool
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options that the translations depend on."""
+        alignment = {f"align_{key}": value for key, value in asdict(self.alignment).items()}
+        return {"command": "translate", **super().settings(), "prefix": self.prefix, **alignment}
+
+    def load(self) -> "TranslationDecoder":
+        """Load the model."""
+        return TranslationDecoder(self)
+
+
+class TranslationDecoder:
+    """Translates texts and prints the translations."""
+
+    def __init__(self, job: TranslationJob) -> None:
+        from qkv.pipelines.translator import Translator
+
+        self.translator = Translator(job.run, device=job.device, dtype=job.dtype)
+        if job.requires_alignment:
+            self.translator.check_alignment()
+        self._printer = Printer(job.alignment, job.config, json=job.json)
+        self._search = {
+            "config": job.config, "prefix": job.prefix, "batch_size": job.batch_size, "attention": job.attention,
+        }  # fmt: skip
+
+    @property
+    def description(self) -> str:
+        return self.translator.decoding
+
+    def check(self, texts: list[str], begin: int) -> None:
+        self.translator.check(texts, begin + 1)
+
+    def decode(self, texts: list[str], begin: int, report: Report) -> dict[int, Sequence[str]]:
+        return self.print_all(texts, self.translate(texts, begin, report), begin)
+
+    def translate(self, sources: Sequence["str | Tagged"], begin: int, report: Report) -> list[list["Answer"]]:
+        """Return the outputs for each source; the first one has the index `begin`."""
+        return _translate(self.translator, sources, begin, self._search, report)
+
+    def print_all(
+        self, sources: Sequence["str | Tagged"], outputs: Sequence[list["Answer"]], begin: int
+    ) -> dict[int, Sequence[str]]:
+        """Print the outputs; return the out-of-vocabulary tokens of the sources by number."""
+        return self._printer.print_all(sources, outputs, begin)
 
 
 def _sampling(do_sample: bool, **values: Any) -> "Sampling | None":
@@ -128,49 +174,32 @@ def _sampling(do_sample: bool, **values: Any) -> "Sampling | None":
 
 
 def _translate_all(
-    translator: "Translator",
-    sources: list["str | Tagged"],
-    search: dict[str, Any],
-    printer: "Printer",
-    page: Path | None,
+    job: TranslationJob, sources: list["str | Tagged"], output: Path | None, page: Path | None, *, verbose: bool
 ) -> None:
     """Translate and print the sources, and write the attention page."""
-    translator.check(sources)
+    decoder = job.load()
+    if verbose:
+        info(f"decoding: {decoder.description}")
+    with results_to(output):
+        _translate_and_print(decoder, sources, page)
+
+
+def _translate_and_print(decoder: TranslationDecoder, sources: list["str | Tagged"], page: Path | None) -> None:
+    decoder.translator.check(sources)
     shown: list[Answer] = []
+    unknown: dict[int, Sequence[str]] = {}
     with progress_bar("translating", len(sources), streaming=True) as progress:
         for begin in range(0, len(sources), CHUNK):
             chunk = sources[begin : begin + CHUNK]
-            outputs = _translate(translator, chunk, begin, search)
-            printer.print_all(chunk, outputs, begin)
+            outputs = decoder.translate(chunk, begin, lambda lines, tokens: None)
+            add_unknown_tokens(unknown, decoder.print_all(chunk, outputs, begin))
             shown += [answer for answers in outputs for answer in answers] if page is not None else []
             progress(begin + len(outputs))
-    note_unknown_tokens(printer.unknown)
+    note_unknown_tokens(unknown)
     if page is not None:
         from qkv.visualize import save_page
 
         info(f"attention: {save_page(shown, page)}")
-
-
-def _translate_file(
-    translator: "Translator",
-    files: BulkFiles,
-    run: Path,
-    search: dict[str, Any],
-    printer: "Printer",
-    settings: dict[str, Any],
-) -> None:
-    """Translate the lines of a file."""
-
-    def decode(lines: list[str], begin: int, report: Report) -> None:
-        printer.print_all(lines, _translate(translator, lines, begin, search, report), begin)
-
-    def check(lines: list[str], begin: int) -> None:
-        translator.check(lines, begin + 1)
-
-    alignment = {f"align_{key}": value for key, value in asdict(printer.alignment).items()}
-    job = {"command": "translate", **search["config"].to_dict(), **settings, **alignment, "json": printer.json}
-    decode_file(files, run, job, decode, check, label="translating", chunk=CHUNK)
-    note_unknown_tokens(printer.unknown)
 
 
 @dataclass(frozen=True)
@@ -214,7 +243,7 @@ def _translate(
     sources: Sequence["str | Tagged"],
     begin: int,
     search: dict[str, Any],
-    report: Report = lambda lines, tokens: None,
+    report: Report,
 ) -> list[list["Answer"]]:
     """Return the outputs for each source (numbered from `begin`); an empty source has none."""
     from qkv.datasets.tagged import text_of
@@ -230,21 +259,27 @@ def _translate(
 
 
 class Printer:
-    """Prints translations, and keeps the out-of-vocabulary tokens of the sources."""
+    """Prints translations."""
 
     def __init__(self, alignment: Alignment, config: "GenerationConfig", *, json: bool) -> None:
         self.alignment, self.json = alignment, json
         self.ranked = config.num_return_sequences > 1
-        self.unknown: dict[int, Sequence[str]] = {}  # by input number
 
-    def print_all(self, sources: Sequence["str | Tagged"], outputs: Sequence[list["Answer"]], begin: int) -> None:
-        """Print the outputs for each source, the first of which has the index `begin`."""
+    def print_all(
+        self, sources: Sequence["str | Tagged"], outputs: Sequence[list["Answer"]], begin: int
+    ) -> dict[int, Sequence[str]]:
+        """Print the outputs for each source, the first of which has the index `begin`.
+
+        Returns the out-of-vocabulary tokens of the sources, by number.
+        """
         from qkv.datasets.tagged import text_of
 
+        unknown: dict[int, Sequence[str]] = {}
         for number, (source, answers) in enumerate(zip(sources, outputs, strict=True), start=begin + 1):
             self._print(number, text_of(source), answers)
             if answers and answers[0].unknown:
-                add_unknown_tokens(self.unknown, {number: answers[0].unknown})
+                unknown[number] = answers[0].unknown
+        return unknown
 
     def _print(self, number: int, line: str, answers: list["Answer"]) -> None:
         if not answers and self.json:  # empty input line: keep one output line per input line

@@ -4,6 +4,7 @@ import codecs
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -117,6 +118,26 @@ def decode_text(data: bytes, name: str, first_line: int = 1, offset: int = 0, he
     raise InputError(f"{name}: {problem} at byte {offset + at} (0x{data[at]:02x}), line {line}: {advice}")
 
 
+@dataclass(frozen=True)
+class Span:
+    """Consecutive lines of a file, which another process can read without the lines before them."""
+
+    path: str
+    first: int  # index of the first line
+    count: int
+    offset: int  # of the first line, in bytes; 0 if the lines before it must be read (they end with CR)
+    sha256: str  # of the lines
+
+    def read(self) -> list[str]:
+        """Return the lines; raise if they are not those that the span was created from."""
+        skipped = 0 if self.offset else self.first
+        lines = (line for _, line in _read_lines(Path(self.path), offset=self.offset, number=self.first - skipped))
+        texts = list(islice(lines, skipped, skipped + self.count))
+        if _sha256(texts) != self.sha256:
+            raise InputError(f"{self.path}: has changed since the job was started, or is another file on this machine")
+        return texts
+
+
 class LineFile:
     """The lines of a UTF-8 file of any length, which end as in `decode_lines`.
 
@@ -128,7 +149,7 @@ class LineFile:
         self.count = self.blank_count = 0
         self.first_blank: int | None = None  # number of the first blank line
         digest = hashlib.sha256()
-        for line in self._lines(digest):
+        for _, line in _read_lines(path, digest):
             self.count += 1
             if not line.strip():
                 self.blank_count += 1
@@ -137,31 +158,37 @@ class LineFile:
         if self.blank_count == self.count:
             raise InputError(f"{path}: is empty")
 
-    def chunks(self, size: int, first: int = 0) -> Iterator[tuple[int, list[str]]]:
-        """Yield (index of the first line, lines) for every `size` lines, from line `first` on."""
-        lines = islice(self._lines(), first, None)
+    def spans(self, size: int, first: int = 0) -> Iterator[Span]:
+        """Yield every `size` lines, from line `first` on."""
+        path = str(self.path.absolute())
+        lines = islice(_read_lines(self.path), first, None)
         while chunk := list(islice(lines, size)):
-            yield first, chunk
+            yield Span(path, first, len(chunk), chunk[0][0], _sha256([line for _, line in chunk]))
             first += len(chunk)
 
-    def _lines(self, digest: Any = None) -> Iterator[str]:
-        """Yield the lines, and update a hash with their bytes."""
-        with open_regular(self.path) as file:
-            offset = number = 0
-            head = b""
-            while data := file.readline(MAX_LINE_BYTES + 1):
-                number += 1
-                if len(data) > MAX_LINE_BYTES:
-                    raise InputError(f"{self.path}: line {number} is longer than {MAX_LINE_BYTES // 2**20} MiB")
-                if digest is not None:
-                    digest.update(data)
-                head = head or data
-                line = decode_text(data, str(self.path), number, offset, head)
-                if number == 1 and not line.endswith("\n"):  # a text without LF: its lines may end with CR
-                    yield from line.removesuffix("\r").split("\r")
-                    return
-                yield line.removesuffix("\n").removesuffix("\r")
-                offset += len(data)
+
+def _read_lines(path: Path, digest: Any = None, offset: int = 0, number: int = 0) -> Iterator[tuple[int, str]]:
+    """Yield (offset in bytes, line) from an offset on, before which there are `number` lines; update a hash."""
+    with open_regular(path) as file:
+        file.seek(offset)
+        head = b""
+        while data := file.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if len(data) > MAX_LINE_BYTES:
+                raise InputError(f"{path}: line {number} is longer than {MAX_LINE_BYTES // 2**20} MiB")
+            if digest is not None:
+                digest.update(data)
+            head = head or data
+            line = decode_text(data, str(path), number, offset, head)
+            if number == 1 and not line.endswith("\n"):  # a text without LF: its lines may end with CR
+                yield from ((0, part) for part in line.removesuffix("\r").split("\r"))
+                return
+            yield offset, line.removesuffix("\n").removesuffix("\r")
+            offset += len(data)
+
+
+def _sha256(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _table(path: Path, keys: tuple[str, str]) -> list[Row]:

@@ -15,11 +15,11 @@ from qkv.datasets.batching import batch_by_length
 from qkv.datasets.captions import feature_names, read_features
 from qkv.datasets.images import read_image
 from qkv.errors import InputError
-from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Sampling, generate
+from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Request, Sampling, Tokens, generate
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.pipelines.image_preprocessing import as_model_input, as_rgb
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
-from qkv.pipelines.pipeline import DecoderTokens, Pipeline, one_or_many
+from qkv.pipelines.pipeline import DecoderPipeline, DecoderTokens, one_or_many
 from qkv.pipelines.text_inputs import inference_batch_size
 from qkv.types import Float, Tensor
 
@@ -52,7 +52,7 @@ class NamedImage:
         return as_rgb(self.image)
 
 
-class Captioner(Pipeline):
+class Captioner(DecoderPipeline):
     """A captioning model with its tokenizer: `Captioner("runs/shapes-attend-0")("scene.png").text`."""
 
     task_description: ClassVar = "image captioning"
@@ -120,15 +120,25 @@ class Captioner(Pipeline):
     ) -> list[list[Hypothesis]]:
         """Return the best captions of each image, or samples."""
         limit = self.model.config.max_length - 1  # leave room for the end token
+        limit = min(limit, config.max_new_tokens or limit)
+        begin, end, suppressed = self.special_tokens.begin, self.special_tokens.end, self.special_tokens.suppressed
+        if self.engine is not None:
+            requests = [
+                Request([begin], limit, config.min_new_tokens, source=image, row_id=number)
+                for number, image in enumerate(images)
+            ]
+            results = dict(self.engine.decode(requests, Tokens(end, suppressed), config))
+            return [results[index] for index in range(len(images))]
         constraints = DecodingConstraints(
             batch=len(images),
-            begin=self.special_tokens.begin,
-            end=self.special_tokens.end,
-            max_new_tokens=min(limit, config.max_new_tokens or limit),
+            begin=begin,
+            end=end,
+            max_new_tokens=limit,
             min_new_tokens=config.min_new_tokens,
-            suppress_tokens=self.special_tokens.suppressed,
+            suppress_tokens=suppressed,
         )
-        return generate(self.model, self.model.init_state(self.model.encode(images)), constraints, config)
+        with self.simple_search():
+            return generate(self.model, self.model.init_state(self.model.encode(images)), constraints, config)
 
     @torch.inference_mode()
     def attention(

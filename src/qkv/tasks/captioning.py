@@ -141,7 +141,7 @@ class CaptioningTask(Task):
             logits = model(batch.images, batch.target_in)
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
-        captioner, texts = Captioner(model, self.tokenizer), []
+        captioner, texts = Captioner(model, self.tokenizer, use_engine=model.device.type == "cpu"), []
         for chunk in self._chunks([CaptionExample(number, []) for number in range(len(examples))]):
             images = self._collate(examples, chunk).to(model.device).images
             texts += [self.tokenizer.decode(best.tokens) for (best,) in captioner.decode(images)]

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 from qkv.errors import InputError, Unsupported
 from qkv.generation.decoder_stack import decoder_stack
-from qkv.generation.gpu.choices import AttentionChoice, Choice, choose, choose_attention, fit
+from qkv.generation.gpu.choices import MOST_VECTOR_ROWS, AttentionChoice, Choice, choose, choose_attention, fit
 from qkv.generation.gpu.gpu_stack import GPUStack
 from qkv.generation.gpu.weights import GPUWeights
 from qkv.models.gpt2 import GPT2, GPT2Config
@@ -159,11 +159,11 @@ def test_attention_splits_long_texts():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_choices_fit_all_shapes(dtype):
-    for rows in (1, 4, 5, 16, 17, 64, 65, 640):
+    for rows in (1, 2, 3, 4, 5, 16, 17, 64, 65, 640):
         assert choose_attention(rows).elements % 256 == 0
         for outputs, inputs in ((50257, 768), (768, 3072), (3072, 768), (2304, 768), (768, 768), (24, 16)):
             choice = choose(rows, outputs, inputs, dtype)
-            assert (choice.kind == "vector") == (rows <= 4)
+            assert (choice.kind == "vector") == (rows <= MOST_VECTOR_ROWS[dtype])
             assert choice.kind != "vector" or choice.block_n % choice.warps == 0
             assert choice.kind != "cublas" or dtype == "float32"
             small = fit(choice, 128, 2, 100_000)

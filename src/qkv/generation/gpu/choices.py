@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-MOST_VECTOR_ROWS = 4
+MOST_VECTOR_ROWS = {"float32": 4, "bfloat16": 2, "int8": 2}
 LARGE = 16_384  # outputs of an output layer
 DEEP = 2048  # inputs from which on a layer is limited by its inputs
 
@@ -58,7 +58,7 @@ MATRIX: dict[int, tuple[Choice, ...]] = {
 
 def choose(rows: int, outputs: int, inputs: int, dtype: str = "bfloat16") -> Choice:
     """Choose the kernel for a linear layer with this many rows, outputs and inputs."""
-    if rows <= MOST_VECTOR_ROWS:
+    if rows <= MOST_VECTOR_ROWS[dtype]:
         return Choice("vector", 16 if outputs >= LARGE else 4 if inputs >= DEEP else 8)
     if dtype == "float32":  # products in full precision do not use tensor cores
         return Choice("cublas", 32)

@@ -13,7 +13,8 @@ from typing import TypeVar, cast
 from qkv.generation.continuous_batching import BeamDecoder, Request, Result, TokenDecoder, Tokens
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.engine import Engine, SpeculativeConfig
-from qkv.generation.gpu.runner import GreedySteps, record_graph
+from qkv.generation.gpu.gpu_stack import record_graph
+from qkv.generation.gpu.runner import GreedySteps
 from qkv.generation.gpu.speculative_steps import SpeculativeSteps, StaticAssistant, StaticDraft, StaticLookup
 from qkv.generation.runner import GuessRunner, RunnerFactory
 from qkv.generation.speculative import PromptLookup

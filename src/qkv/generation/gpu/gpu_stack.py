@@ -4,7 +4,7 @@ The address, the shape and the number of launches never depend on data, so a CUD
 replay it while ids, positions, the table and the memory change. Sub-layers hand over the residual stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -23,6 +23,8 @@ VECTOR_CHUNK = 256  # inputs per step of vector_linear: 8 per thread of a warp
 PRELOADED = 48  # registers per thread for weights that vector_linear loads before its inputs exist
 PARTS_AT_ONCE = 64  # tiles of the sums of x that are loaded together
 MULTIPROCESSORS = 132
+MOST_RECORDED = 4096  # tokens of prompts that run in a CUDA graph
+Run = Callable[[], None]
 Mode = Literal["plain", "residual", "qkv"]  # of the output of a linear layer, as in `kernels`
 
 
@@ -63,6 +65,7 @@ class GPUStack:
         self.memory_of = self._empty((rows,), torch.int32)
         self.logits = self._empty((rows, self.vocab_size), torch.float32)
         self._allocate_scratch()
+        self._prefills: dict[torch.Size, tuple[tuple[Tensor, Tensor], Run]] = {}  # inputs and CUDA graph by their size
 
     def _allocate_scratch(self) -> None:
         stack = self.stack
@@ -279,15 +282,44 @@ class GPUStack:
 
     @torch.no_grad()
     def prefill(self, rows: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
-        """Compute the keys and values of prompts, and let the table point to them."""
+        """Compute the keys and values of prompts, and let the table point to them.
+
+        Short prompts are limited by the launches, so they are padded to a power of two and run in a CUDA graph.
+        """
         longest = max((len(prompt) for prompt in prompts), default=0)
         if longest > self.capacity:
             raise InputError(f"a prompt of {longest} tokens is longer than the capacity of {self.capacity}")
-        where = torch.tensor(list(rows), dtype=torch.long, device=self.device)
-        self.table[where] = self._identity(where)
+        where = torch.tensor(list(rows), dtype=torch.long)
         if longest == 0:
+            self.table[where.to(self.device)] = self._identity(where.to(self.device))
             return
-        ids = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=self.device)
+        positions = self.weights.position_table
+        limit = self.capacity if positions is None else min(self.capacity, len(positions))
+        padded = min(max(16, triton.next_power_of_2(longest)), limit)
+        recorded = len(rows) * padded <= MOST_RECORDED and self.device.type == "cuda"
+        recorded = recorded and not self.stack.has_cross_attention  # where the host needs a length from the device
+        width = padded if recorded else longest
+        ids = torch.tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts])
+        if recorded:
+            self._run_recorded_prefill(where, ids)
+        else:
+            self._prefill(where.to(self.device), ids.to(self.device))
+
+    def _run_recorded_prefill(self, rows: Int[Tensor, "rows"], ids: Int[Tensor, "rows length"]) -> None:
+        if ids.shape not in self._prefills:
+            with torch.inference_mode(False):
+                inputs = rows.to(self.device), ids.to(self.device)
+            replay = record_graph(lambda: self._prefill(*inputs), self.device)
+            self._prefills[ids.shape] = inputs, replay
+        inputs, replay = self._prefills[ids.shape]
+        for buffer, values in zip(inputs, (rows, ids), strict=True):
+            buffer.copy_(values)
+        replay()
+
+    def _prefill(self, rows: Int[Tensor, "rows"], ids: Int[Tensor, "rows length"]) -> None:
+        """Run prompts that are padded at the end."""
+        longest = ids.shape[1]
+        self.table[rows] = self._identity(rows)
         weight, scale = self.weights.embedding, self.weights.embedding_scale
         x = weight[ids].float() if scale is None else weight[ids].float() * scale[ids][..., None]
         x = x * self.stack.embed_scale
@@ -303,15 +335,15 @@ class GPUStack:
             match sub.kind:
                 case "self":
                     query, key, value = self._heads(self._apply(sub.first, normalized), 3)
-                    self.keys[sub.layer, :, :, :longest].index_copy_(0, where, key)
-                    self.values[sub.layer, :, :, :longest].index_copy_(0, where, value)
+                    self.keys[sub.layer, :, :, :longest].index_copy_(0, rows, key)
+                    self.values[sub.layer, :, :, :longest].index_copy_(0, rows, value)
                     if index == last:
                         return
                     y = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=sub.scale)
                     y = y.transpose(1, 2).flatten(2)
                 case "cross":
                     (query,) = self._heads(self._apply(sub.first, normalized), 1)
-                    source = self.memory_of[where].long()
+                    source = self.memory_of[rows].long()
                     length = int(self.memory_lengths[source].max())
                     key, value = (
                         memory[sub.layer, source, :, :length] for memory in (self.memory_keys, self.memory_values)
@@ -374,3 +406,18 @@ def _check(stack: Stack, rows: int, capacity: int, memory_rows: int, memory_capa
         raise InputError(f"a cache needs at least one row and one token, not {rows} and {capacity}")
     if stack.has_cross_attention and (memory_rows < 1 or memory_capacity < 1):
         raise InputError("a decoder with cross-attention needs memory_rows and memory_capacity")
+
+
+def record_graph(step: Run, device: torch.device) -> Run:
+    """Record a step in a CUDA graph and return its replay."""
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step()  # compiles the kernels
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            step()
+        torch.cuda.synchronize()
+    return graph.replay

@@ -15,7 +15,7 @@ from qkv.generation.gpu.gpu_stack import GPUStack, launch_options
 from qkv.generation.gpu.weights import GPUWeights
 from qkv.generation.runner import GuessRunner, Runner, RunnerFactory
 from qkv.generation.state_runner import StateRunner, StateRunnerFactory, runs_own_steps
-from qkv.generation.static_steps import NOT_END, Step, TokenSteps
+from qkv.generation.static_steps import NOT_END, TokenSteps
 from qkv.models.transformer import Transformer
 from qkv.types import Float, Int, Tensor
 
@@ -229,18 +229,3 @@ def gpu_factory(model: nn.Module, dtype: WeightType) -> RunnerFactory:
     if dtype not in factory.description:
         raise Unsupported("fast decoding", f"{dtype} weights of {type(model).__name__} on a GPU")
     return factory
-
-
-def record_graph(step: Step, device: torch.device) -> Step:
-    """Record a step in a CUDA graph and return its replay."""
-    with torch.cuda.device(device):
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            step()  # compiles the kernels
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            step()
-        torch.cuda.synchronize()
-    return graph.replay

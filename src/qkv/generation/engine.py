@@ -22,6 +22,7 @@ from qkv.generation.cpu.runner import cpu_factory
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.decoder_stack import WeightType
 from qkv.generation.runner import Runner, RunnerFactory
+from qkv.generation.sampling import check_sampled_tokens
 from qkv.generation.speculative import AssistantModel, PromptLookup
 from qkv.runtime.memory import free_memory, trim_heap
 
@@ -91,7 +92,7 @@ class Engine(ABC):
         """
         if not requests:
             return iter(())
-        self._check(speculative, config)
+        self._check(requests, config, speculative)
         # The longest first: a long request that starts last would keep a nearly empty batch busy.
         order = sorted(range(len(requests)), key=lambda index: -requests[index].expected_length)
         results = self._decode([requests[index] for index in order], tokens, config, batch_size, speculative)
@@ -106,7 +107,7 @@ class Engine(ABC):
         speculative: SpeculativeConfig | None = None,
     ) -> Iterator[int]:
         """Yield the tokens of one request as they are generated."""
-        self._check(speculative, config)
+        self._check([request], config, speculative)
         return self._stream(request, tokens, config, speculative)
 
     @abstractmethod
@@ -133,7 +134,11 @@ class Engine(ABC):
         group_bytes = self.factory.cache_bytes(beams, capacity, source_capacity)
         return max(1, min(self.factory.max_rows // beams, budget // group_bytes))
 
-    def _check(self, speculative: SpeculativeConfig | None, config: GenerationConfig) -> None:
+    def _check(
+        self, requests: Sequence[Request], config: GenerationConfig, speculative: SpeculativeConfig | None
+    ) -> None:
+        if config.sampling is not None and config.sampling.temperature > 0:
+            check_sampled_tokens(config.num_return_sequences, max(request.max_new_tokens for request in requests))
         if speculative is None:
             return
         draft = speculative.draft

@@ -93,13 +93,18 @@ def _choose_samples(
     if sampling.temperature == 0:
         return lambda log_p, step, rows: log_p.argmax(dim=-1)
     steps = max(constraints.per_row("max_new_tokens")) + 1
-    require(
-        copies * steps <= MAX_TOKENS,
-        f"num_return_sequences = {copies:,} samples of up to max_new_tokens = {steps - 1:,} tokens exceed the limit of "
-        f"{MAX_TOKENS:,} tokens",
-    )
+    check_sampled_tokens(copies, steps - 1)
     uniform = _uniform(sampling.seed, row_ids, copies, steps).to(device)
     return lambda log_p, step, rows: sample_from(sampling.filter_probs(log_p), uniform[rows, step])
+
+
+def check_sampled_tokens(samples: int, max_new_tokens: int) -> None:
+    """Raise if the random numbers of one row would take too much memory."""
+    require(
+        samples * (max_new_tokens + 1) <= MAX_TOKENS,
+        f"num_return_sequences = {samples:,} samples of up to max_new_tokens = {max_new_tokens:,} tokens exceed the "
+        f"limit of {MAX_TOKENS:,} tokens",
+    )
 
 
 def sample_from(p: Float[Tensor, "rows vocabulary"], uniform: Float[Tensor, "rows"]) -> Int[Tensor, "rows"]:

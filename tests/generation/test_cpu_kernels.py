@@ -8,9 +8,10 @@ import torch
 from qkv.errors import Unsupported
 from qkv.generation.cpu import library as libraries
 from qkv.generation.cpu.library import LinearC, library
-from qkv.generation.cpu.packed_stack import CODES, TORCH_TYPES, PackedStack, log_sum_exp, top_k
+from qkv.generation.cpu.packed_stack import CODES, TORCH_TYPES, PackedStack, log_sum_exp, sample_tokens, top_k
 from qkv.generation.cpu.runner import CPURunner
 from qkv.generation.decoder_stack import decoder_stack, encoder_stack
+from qkv.generation.sampling import Sampling, sample_from
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.nn.quantized import quantize
@@ -197,3 +198,33 @@ def test_a_failing_compiler(monkeypatch, tmp_path):
     assert list((tmp_path / "cache" / "qkv").iterdir()) == []
     monkeypatch.undo()
     library.cache_clear()
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.3},
+        {"temperature": 1e-310},
+        {"top_k": 7},
+        {"top_k": 40, "top_p": 0.8, "temperature": 1.7},
+        {"top_p": 0.4, "temperature": 0.7},
+        {"top_p": 1.0},
+    ],
+    ids=str,
+)
+def test_sampling_equals_its_definition(options, scale):
+    torch.manual_seed(0)
+    sampling, uniform = Sampling(**options), torch.rand(300, dtype=torch.double)
+    uniform[:2] = torch.tensor([0.0, 1.0 - 2**-53])
+    logits = scale * torch.randn(300, 1003)
+    logits[:, ::3] = -torch.inf  # suppressed tokens
+    log_p = logits.log_softmax(dim=-1)
+    tokens = sample_tokens(log_p, sampling, uniform)
+    if tokens is None:  # too many tokens belong to the nucleus
+        assert sampling.top_p is not None
+        assert scale == 1.0 or sampling.top_p == 1.0
+        return
+    assert torch.equal(tokens, sample_from(sampling.filter_probs(log_p), uniform))
+    assert not (tokens % 3 == 0).any()

@@ -15,7 +15,7 @@ from qkv.errors import InputError
 from qkv.generation.back_pointers import Hypothesis
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.runner import Runner
-from qkv.generation.sampling import sample_from, uniform_numbers
+from qkv.generation.sampling import uniform_numbers
 from qkv.generation.speculative import Draft, accepted
 from qkv.types import Bool, Float, Int, Tensor
 
@@ -261,7 +261,7 @@ class TokenDecoder:
             return self._runner.top_k(logits, 1)[1][:, 0]
         numbers = [_at(row.uniform, step) for (row, _), step in zip(positions, steps, strict=True)]
         uniform = torch.stack(numbers).to(logits.device)
-        return sample_from(sampling.filter_probs(logits - normalizer[:, None]), uniform)
+        return self._runner.sample(logits - normalizer[:, None], sampling, uniform)
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from qkv.generation.sampling import Sampling, sample_from
 from qkv.types import Float, Int, Tensor
 
 
@@ -62,6 +63,12 @@ class Runner(ABC):
         """Return the k largest values of each row and their indices."""
         top, indices = values.topk(k)
         return top, indices
+
+    def sample(
+        self, log_p: Float[Tensor, "rows vocabulary"], sampling: Sampling, uniform: Float[Tensor, "rows"]
+    ) -> Int[Tensor, "rows"]:
+        """Sample a token of each row, with one random number in [0, 1) each."""
+        return sample_from(sampling.filter_probs(log_p), uniform)
 
 
 class GuessRunner(Runner):

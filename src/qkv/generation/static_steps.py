@@ -26,7 +26,6 @@ from qkv.generation.continuous_batching import (
 )
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.runner import Runner
-from qkv.generation.sampling import sample_from
 from qkv.types import Float, Int, Tensor
 
 FREE, NOT_END = -1, -2  # in a plan: any token, any token but the end token; other values are forced tokens
@@ -152,8 +151,8 @@ class TokenSteps(StaticSteps):
         if self._sampling is None:
             chosen = self.runner.top_k(logits, 1)[1][:, 0]
         else:
-            p = self._sampling.filter_probs(logits - normalizer[:, None])
-            chosen = sample_from(p, self.uniform.gather(1, at).flatten())
+            uniform = self.uniform.gather(1, at).flatten()
+            chosen = self.runner.sample(logits - normalizer[:, None], self._sampling, uniform)
         forced = constraints >= 0
         value = torch.where(forced, forced_value, logits.gather(1, chosen[:, None])[:, 0])
         token = torch.where(forced, constraints, chosen.int())

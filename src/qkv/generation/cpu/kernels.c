@@ -922,6 +922,78 @@ void qkv_top_k(const float *values, int64_t rows, int64_t vocab_size, int64_t k,
     }
 }
 
+// exp(x) for x <= 0, to about one unit in the last place: 2^k e^r with |r| <= ln 2 / 2, and the Taylor series of e^r.
+static inline double exp_double(double x) {
+    const double shift = 0x1.8p52; // adding it rounds to an integer, which is in the low bits
+    double shifted = (x < -708.0 ? -708.0 : x) * 0x1.71547652b82fep0 + shift, k = shifted - shift;
+    double r = (x < -708.0 ? -708.0 : x) - k * 0x1.62e42fee00000p-1 - k * 0x1.a39ef35793c76p-33;
+    double y = 1.0 / 479001600.0;
+    y = y * r + 1.0 / 39916800.0;
+    y = y * r + 1.0 / 3628800.0;
+    y = y * r + 1.0 / 362880.0;
+    y = y * r + 1.0 / 40320.0;
+    y = y * r + 1.0 / 5040.0;
+    y = y * r + 1.0 / 720.0;
+    y = y * r + 1.0 / 120.0;
+    y = y * r + 1.0 / 24.0;
+    y = y * r + 1.0 / 6.0;
+    y = y * r + 0.5;
+    y = y * r + 1.0;
+    y = y * r + 1.0;
+    int64_t bits, power;
+    memcpy(&bits, &shifted, 8);
+    power = (int64_t)((uint64_t)(bits + 1023) << 52);
+    double scale;
+    memcpy(&scale, &power, 8);
+    return x < -708.0 ? 0.0 : y * scale;
+}
+
+static double exp_sum(const float *x, int64_t n, double largest, double factor) {
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += exp_double(((double)x[i] - largest) * factor);
+    return sum;
+}
+
+static float largest_of(const float *x, int64_t n) {
+    float largest = -INFINITY;
+    for (int64_t i = 0; i < n; i++) largest = x[i] > largest ? x[i] : largest;
+    return largest;
+}
+
+// sums[r] = sum_v exp((x[r, v] - max_w x[r, w]) / temperature).
+void qkv_exp_sum(const float *x, int64_t rows, int64_t n, double temperature, double *sums) {
+#pragma omp parallel for if (rows * n > 65536)
+    for (int64_t r = 0; r < rows; r++)
+        sums[r] = exp_sum(x + r * n, n, largest_of(x + r * n, n), 1.0 / temperature);
+}
+
+// Sample a token of each row from p ~ exp(x / temperature), by inverting the cumulative distribution at uniform[r].
+void qkv_sample(const float *x, int64_t rows, int64_t n, double temperature, const double *uniform, int64_t *tokens) {
+    enum { BLOCK = 256 };
+#pragma omp parallel for if (rows * n > 65536)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *row = x + r * n;
+        double largest = largest_of(row, n), factor = 1.0 / temperature, total = 0.0, before = 0.0;
+        for (int64_t i = 0; i < n; i += BLOCK) total += exp_sum(row + i, i + BLOCK < n ? BLOCK : n - i, largest, factor);
+        double threshold = uniform[r] * total, below = nextafter(total, 0.0);
+        if (threshold > below) threshold = below;
+        int64_t begin = 0;
+        for (; begin + BLOCK < n; begin += BLOCK) { // the block that contains the token
+            double sum = exp_sum(row + begin, BLOCK, largest, factor);
+            if (before + sum > threshold) break;
+            before += sum;
+        }
+        tokens[r] = begin;
+        for (int64_t i = begin; i < begin + BLOCK && i < n; i++) {
+            double p = exp_double(((double)row[i] - largest) * factor);
+            if (p > 0.0) tokens[r] = i;
+            before += p;
+            if (before > threshold) break;
+        }
+    }
+}
+
 // Instruction set that the kernels were compiled for, as bits: 1 AVX-512, 2 int8 dot products, 4 bfloat16.
 int64_t qkv_features(void) {
     int64_t features = 0;

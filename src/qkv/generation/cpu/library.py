@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -126,6 +126,8 @@ def library() -> ctypes.CDLL:
     kernels.qkv_linear.argtypes = (POINTER(LinearC), c_void_p, c_int64, c_void_p, c_void_p)
     kernels.qkv_log_sum_exp.argtypes = (c_void_p, c_int64, c_int64, c_void_p)
     kernels.qkv_top_k.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p)
+    kernels.qkv_exp_sum.argtypes = (c_void_p, c_int64, c_int64, c_double, c_void_p)
+    kernels.qkv_sample.argtypes = (c_void_p, c_int64, c_int64, c_double, c_void_p, c_void_p)
     for name in ("qkv_run", "qkv_memory", "qkv_linear"):
         getattr(kernels, name).restype = c_int64
     return kernels

@@ -7,12 +7,15 @@ import torch
 from qkv.errors import InputError
 from qkv.generation.cpu.library import BatchC, CacheC, LayerC, LinearC, NormC, StackC, library
 from qkv.generation.decoder_stack import LinearWeights, NormWeights, Stack, WeightType
+from qkv.generation.sampling import MIN_TEMPERATURE, Sampling, sample_from
 from qkv.nn.quantized import quantize
 from qkv.runtime.mapped import release_pages
 from qkv.types import Float, Int, Tensor
 
 CODES: dict[WeightType, int] = {"float32": 0, "bfloat16": 1, "int8": 2}
 TORCH_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+CANDIDATES = 256  # most likely tokens, which contain most nuclei of top-p sampling
+MOST_CANDIDATES = 1024
 ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5}
 
 
@@ -209,6 +212,34 @@ def top_k(values: Float[Tensor, "rows vocabulary"], k: int) -> tuple[Float[Tenso
     top, indices = torch.empty(len(values), k), torch.empty(len(values), k, dtype=torch.long)
     library().qkv_top_k(values.data_ptr(), *values.shape, k, top.data_ptr(), indices.data_ptr())
     return top, indices
+
+
+def sample_tokens(
+    logits: Float[Tensor, "rows vocabulary"], sampling: Sampling, uniform: Float[Tensor, "rows"]
+) -> Int[Tensor, "rows"] | None:
+    """Sample as `Sampling` defines it, from the most likely tokens only; None if these are not enough."""
+    temperature, k = max(sampling.temperature, MIN_TEMPERATURE), sampling.top_k
+    if k is None and sampling.top_p is None:
+        tokens = torch.empty(len(logits), dtype=torch.long)
+        library().qkv_sample(logits.data_ptr(), *logits.shape, temperature, uniform.data_ptr(), tokens.data_ptr())
+        return tokens
+    if (k or CANDIDATES) > min(MOST_CANDIDATES, logits.shape[1]):
+        return None
+    values, indices = top_k(logits, k or CANDIDATES)
+    p = ((values.double() - values[:, :1].double()) / temperature).exp()
+    if k is None:
+        totals = torch.empty(len(logits), 1, dtype=torch.double)
+        library().qkv_exp_sum(logits.data_ptr(), *logits.shape, temperature, totals.data_ptr())
+    else:
+        totals = p.sum(dim=1, keepdim=True)
+    p /= totals
+    if sampling.top_p is not None:
+        before = p.cumsum(dim=1) - p
+        if k is None and bool((before[:, -1] < sampling.top_p).any()):  # less likely tokens belong to the nucleus, too
+            return None
+        p = p.masked_fill(before >= sampling.top_p, 0.0)
+    indices, order = indices.sort(dim=1)
+    return indices.gather(1, sample_from(p.gather(1, order), uniform)[:, None])[:, 0]
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

@@ -7,10 +7,11 @@ from torch import nn
 
 from qkv.errors import Unsupported
 from qkv.generation.cpu.library import FEATURES, features, library
-from qkv.generation.cpu.packed_stack import PackedStack, log_sum_exp, top_k
+from qkv.generation.cpu.packed_stack import PackedStack, log_sum_exp, sample_tokens, top_k
 from qkv.generation.cpu.packed_weights import PackedWeights
 from qkv.generation.decoder_stack import WeightType, decoder_stack, encoder_stack
 from qkv.generation.runner import Runner, RunnerFactory
+from qkv.generation.sampling import Sampling
 from qkv.generation.state_runner import StateRunner, StateRunnerFactory, runs_own_steps
 from qkv.models.transformer import Transformer
 from qkv.nn.quantized import is_quantized
@@ -29,6 +30,12 @@ class CPUSelection(Runner):
         self, values: Float[Tensor, "rows vocabulary"], k: int
     ) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
         return top_k(values, k)
+
+    def sample(
+        self, log_p: Float[Tensor, "rows vocabulary"], sampling: Sampling, uniform: Float[Tensor, "rows"]
+    ) -> Int[Tensor, "rows"]:
+        tokens = sample_tokens(log_p, sampling, uniform)
+        return super().sample(log_p, sampling, uniform) if tokens is None else tokens
 
 
 class CPUStateRunner(CPUSelection, StateRunner):

@@ -139,11 +139,14 @@ class Engine(ABC):
     ) -> None:
         if config.sampling is not None and config.sampling.temperature > 0:
             check_sampled_tokens(config.num_return_sequences, max(request.max_new_tokens for request in requests))
-        if speculative is None:
-            return
+        if speculative is not None:
+            if config.num_beams > 1:
+                raise InputError("speculative decoding supports greedy search and sampling only, not beam search")
+            self.check_speculative(speculative)
+
+    def check_speculative(self, speculative: SpeculativeConfig) -> None:
+        """Raise if the model, or its draft, does not support speculative decoding."""
         draft = speculative.draft
-        if config.num_beams > 1:
-            raise InputError("speculative decoding supports greedy search and sampling only, not beam search")
         if speculative.tokens < 1:
             raise InputError(f"the number of guesses must be at least 1, not {speculative.tokens}")
         if self.factory.has_source or not self.factory.can_truncate:

@@ -61,7 +61,7 @@ class Runner(ABC):
         self, values: Float[Tensor, "rows vocabulary"], k: int
     ) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
         """Return the k largest values of each row and their indices."""
-        top, indices = values.topk(k)
+        top, indices = values.max(dim=-1, keepdim=True) if k == 1 else values.topk(k)
         return top, indices
 
     def sample(

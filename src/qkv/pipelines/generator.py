@@ -77,8 +77,12 @@ class Generator(DecoderPipeline):
             if assistant.engine is None:
                 raise InputError(f"{assistant.name}: cannot assist, it is decoded by {assistant.decoding}")
             self._speculative = SpeculativeConfig(assistant.engine)
-        if self._speculative is not None and self.engine is None:
-            raise InputError(f"{self.name}: speculative decoding needs the engine; it is decoded by {self.decoding}")
+        if self._speculative is not None:
+            if self.engine is None:
+                raise InputError(
+                    f"{self.name}: speculative decoding needs the engine; it is decoded by {self.decoding}"
+                )
+            self.engine.check_speculative(self._speculative)
 
     def setup(self) -> None:
         self._tokenizer = self.tokenizer.target

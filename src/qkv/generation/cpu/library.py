@@ -15,7 +15,7 @@ from qkv.errors import Unsupported
 
 SOURCE = Path(__file__).with_name("kernels.c")
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-shared", "-fPIC")
+FLAGS = ("-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fno-math-errno", "-shared", "-fPIC")
 TIMEOUT = 120  # seconds
 FEATURES = {1: "AVX-512", 2: "int8 dot products", 4: "bfloat16 dot products"}
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from qkv.errors import Unsupported
-from qkv.generation.cpu.library import FEATURES, features, library
+from qkv.generation.cpu.library import FEATURES, features
 from qkv.generation.cpu.packed_stack import PackedStack, log_sum_exp, sample_tokens, top_k
 from qkv.generation.cpu.packed_weights import PackedWeights
 from qkv.generation.decoder_stack import WeightType, decoder_stack, encoder_stack
@@ -178,11 +177,6 @@ def cpu_factory(model: nn.Module, dtype: WeightType) -> RunnerFactory:
     if not runs_own_steps(model):
         return CPURunnerFactory(model, dtype)
     weight = next(model.parameters())
-    packed = None
-    if weight.dtype == torch.float32 and dtype != "float32" and not is_quantized(model):
-        packed = PackedWeights(model, dtype)
-    try:
-        library()
-    except Unsupported:
-        return StateRunnerFactory(model, MAX_STATE_ROWS)
-    return StateRunnerFactory(model, MAX_STATE_ROWS, CPUStateRunner, packed)
+    if weight.dtype != torch.float32 or dtype == "float32" or is_quantized(model):
+        return StateRunnerFactory(model, MAX_STATE_ROWS)  # not worth compiling the kernels
+    return StateRunnerFactory(model, MAX_STATE_ROWS, CPUStateRunner, PackedWeights(model, dtype))

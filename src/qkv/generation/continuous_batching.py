@@ -111,19 +111,22 @@ class Constraints:
         self, logits: Float[Tensor, "rows vocabulary"], requests: Sequence[Request], steps: Sequence[int]
     ) -> None:
         """Set the logits of tokens that may not follow the first `steps` new tokens of each row to -inf, in place."""
-        forced = []
+        forced, unfinished = [], []  # (row, only token), and rows that may not end yet
         for row, (request, step) in enumerate(zip(requests, steps, strict=True)):
             if step < len(request.prefix):
-                forced.append((row, request.prefix[step], float(logits[row, request.prefix[step]])))
+                forced.append((row, request.prefix[step]))
             elif self.end is not None and step >= request.max_new_tokens:
-                forced.append((row, self.end, float(logits[row, self.end])))
+                forced.append((row, self.end))
             elif self.end is not None and step < request.min_new_tokens:
-                logits[row, self.end] = -torch.inf
+                unfinished.append(row)
+        values = [float(logits[row, token]) for row, token in forced]
+        if unfinished:
+            logits[unfinished, self.end] = -torch.inf
         if len(self._suppressed):
             logits.index_fill_(1, self._suppressed, -torch.inf)
         if self._vocab_size is not None and self._vocab_size < logits.shape[1]:
             logits[:, self._vocab_size :] = -torch.inf
-        for row, token, value in forced:
+        for (row, token), value in zip(forced, values, strict=True):
             logits[row] = -torch.inf
             logits[row, token] = value
 

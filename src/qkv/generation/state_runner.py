@@ -119,6 +119,8 @@ class StateRunner(Runner):
     ) -> Float[Tensor, "positions vocabulary"]:
         """Rows with the same number of tokens are run together."""
         assert wanted is None or max(wanted) == 1, "states cannot be truncated, so there are no guesses to check"
+        if len({len(text) for text in tokens}) == 1:
+            return self._forward(list(rows), torch.tensor(tokens, device=self.device))[:, -1]
         logits = torch.zeros(len(rows), self.vocab_size, device=self.device)
         for length in sorted({len(text) for text in tokens}):
             some = [number for number, text in enumerate(tokens) if len(text) == length]

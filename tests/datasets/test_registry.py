@@ -92,7 +92,7 @@ def test_invalid_data_configs_are_rejected(name: str, data: dict[str, object], w
 
 def test_every_dataset_has_a_summary_a_license_and_columns() -> None:
     datasets = registered("dataset")
-    assert len(datasets) == 25
+    assert len(datasets) == 33
     for name, dataset_class in datasets.items():
         assert issubclass(dataset_class, DatasetConfig)
         assert dataset_class.registered_name == name
@@ -101,12 +101,12 @@ def test_every_dataset_has_a_summary_a_license_and_columns() -> None:
         assert dataset_class.columns
         assert issubclass(dataset_class.dataset_class, Dataset)
     texts = [name for name, dataset_class in datasets.items() if dataset_class.dataset_class is TextDataset]
-    assert sorted(texts) == ["text", "tinyshakespeare"]
+    assert sorted(texts) == ["nottingham", "python_stdlib", "text", "tinyshakespeare"]
 
 
 def test_every_dataset_file_has_a_hash_a_size_and_https_urls() -> None:
     files = [file for dataset in registered("dataset").values() for file in dataset.files]
-    assert len({file.path for file in files}) == len(files) == 37
+    assert len({file.path for file in files}) == len(files) == 50
     for file in files:
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)
         assert file.size > 0

@@ -1,12 +1,13 @@
-"""`qkv data`: list, download and preview datasets."""
+"""`qkv data`: list, download, preview and tokenize datasets."""
 
 import os
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.cli import options
+from qkv.cli import options, shards
 from qkv.cli.console import info, note, result, result_json, result_line
 from qkv.config import build
 from qkv.errors import InputError
@@ -27,10 +28,12 @@ OWN_KINDS = {
 }
 
 app = typer.Typer(
-    help="List, preview and download datasets.",
+    help="List, preview, download and tokenize datasets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.command()(shards.prepare)
+app.command(name="shards")(shards.shards)
 
 
 @app.command(name="list")
@@ -146,14 +149,21 @@ def show(
 
 
 def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json: bool) -> None:
+    from qkv.datasets.large_text import LARGE_BYTES, LargeText
+    from qkv.datasets.text_source import TextSource, find_files
     from qkv.datasets.user_files import infer_kind, user_dataset
 
-    kind = kind or infer_kind(paths)
-    reader = user_dataset(kind)
-    assert reader is not None
-    loaded = reader.read_files(paths, OWN)
+    kind, split = kind or infer_kind(paths), OWN
+    source = TextSource(tuple(map(str, find_files(paths))))
+    loaded: Dataset[Any]
+    if kind == "text" and source.bytes > LARGE_BYTES:
+        loaded, split = LargeText.open(source, {"valid": ""}, 0.0, None), "train"
+    else:
+        reader = user_dataset(kind)
+        assert reader is not None
+        loaded = reader.read_files(paths, OWN)
     info(f"{name}: read as {OWN_KINDS[kind]}; use --kind for another format")
-    _show(name, loaded, OWN, count, json)
+    _show(name, loaded, split, count, json)
 
 
 def _show_dataset(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:
@@ -175,11 +185,11 @@ def _show(name: str, loaded: "Dataset[Any]", split: str, count: int, json: bool)
     """Print the first examples of a split."""
     for message in loaded.notes:
         note(message)
-    examples = list(loaded.preview(split))
+    examples = list(islice(loaded.preview(split), count))
     if not examples:
         raise InputError(f"{name} has no texts to show")
     info(f"{name}: {loaded.size(split):,} {loaded.unit}")
-    for example in examples[:count]:
+    for example in examples:
         if json:
             result_json(example)
         else:

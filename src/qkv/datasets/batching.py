@@ -59,6 +59,9 @@ class PairBatch(TensorBatch):
     target_out: Int[Tensor, "batch target"]
     tokens: int  # number of target tokens, without padding
 
+    def count_tokens(self) -> int:
+        return int((self.target_out != IGNORE).sum())
+
 
 def collate(pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0, *, begin: int, end: int) -> PairBatch:
     """Pad the pairs into a batch of at least `rows` rows and `width` columns.

@@ -20,6 +20,7 @@ ACCURACY = (Column("accuracy", "accuracy, %", 100),)
 EXACT = Column("exact", "exact, %", 100)
 PERPLEXITY = Column("perplexity", "perplexity", higher_is_better=False)
 PAIRS = (Column("bleu", "sacreBLEU"), Column("chrf", "chrF"), EXACT)
+BRACKETS = (Column("f1", "labelled bracket F1, %", 100), EXACT)
 ROUGE = tuple(Column(f"rouge_{kind.lower()}", f"ROUGE-{kind}, %", 100) for kind in ("1", "2", "L"))
 CAPTIONS = (Column("bleu", "sacreBLEU"), EXACT)
 

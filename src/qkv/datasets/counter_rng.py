@@ -15,7 +15,7 @@ class CounterRNG:
     """A batch of random streams, one for each index."""
 
     def __init__(self, seed: int, indices: Sequence[int]) -> None:
-        self._start = _mix(_mix(np.array([seed], dtype=np.uint64)) + np.array(indices, dtype=np.uint64))
+        self._start = mix_bits(mix_bits(np.array([seed], dtype=np.uint64)) + np.array(indices, dtype=np.uint64))
         self._counter = 0
 
     def uniform(self, *shape: int) -> Float64[ndarray, "batch ..."]:
@@ -23,7 +23,7 @@ class CounterRNG:
         count = int(np.prod(shape))
         steps = np.arange(self._counter + 1, self._counter + count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
         self._counter += count
-        bits = _mix(self._start[:, None] + steps)
+        bits = mix_bits(self._start[:, None] + steps)
         return ((bits >> np.uint64(11)) * 2.0**-53).reshape(-1, *shape)
 
     def integers(self, high: int, count: int) -> Int64[ndarray, "batch count"]:
@@ -49,7 +49,7 @@ class CounterRNG:
         return chosen
 
 
-def _mix(state: UInt64[ndarray, "*shape"]) -> UInt64[ndarray, "*shape"]:
+def mix_bits(state: UInt64[ndarray, "*shape"]) -> UInt64[ndarray, "*shape"]:
     """Finalizer of SplitMix64: every output bit depends on every state bit."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(MULTIPLIERS[0])
     state = (state ^ (state >> np.uint64(27))) * np.uint64(MULTIPLIERS[1])

@@ -23,6 +23,7 @@ from qkv.datasets.images import LabeledImages
 from qkv.datasets.pair import Pair
 from qkv.datasets.squad import Question
 from qkv.datasets.tagged import Tagged
+from qkv.datasets.trees import Tree
 from qkv.errors import InputError
 from qkv.registry import describe
 from qkv.runtime.files import absolute_path
@@ -152,6 +153,22 @@ class TaggedDataset(Dataset[list[Tagged]]):
 
     def preview(self, split: str) -> Iterator[dict[str, Any]]:
         return ({"words": sentence.words, "tags": sentence.tags} for sentence in self.splits[split])
+
+
+class TreeDataset(Dataset[list[Tree]]):
+    """Sentences with their constituency trees."""
+
+    kind = "trees"
+    unit = "sentences"
+
+    def training_texts(self) -> Iterator[str]:
+        return (tree.text for tree in self.splits["train"])
+
+    def documents(self, split: str) -> list[str]:
+        return [tree.text for tree in self.splits[split]]
+
+    def preview(self, split: str) -> Iterator[dict[str, Any]]:
+        return ({"sentence": tree.text, "tree": str(tree)} for tree in self.splits[split])
 
 
 class QuestionDataset(Dataset[list[Question]]):

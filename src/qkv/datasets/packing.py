@@ -32,7 +32,12 @@ def pack(texts: Sequence[Sequence[int]], length: int, pad: int) -> Packed:
     owners = torch.repeat_interleave(torch.arange(len(texts)), sizes)
     tokens = torch.cat((tokens, torch.full((fill,), pad))).view(rows, length)
     owners = torch.cat((owners, torch.full((fill,), IGNORE_INDEX))).view(rows, length)
-    column = torch.arange(length).expand(rows, -1)
+    return packed_rows(tokens, owners)
+
+
+def packed_rows(tokens: Int[Tensor, "rows length"], owners: Int[Tensor, "rows length"]) -> Packed:
+    """Return rows of tokens, of which the text of each is known, with positions and targets."""
+    column = torch.arange(tokens.shape[1]).expand(len(tokens), -1)
     starts = torch.ones_like(owners, dtype=torch.bool)
     starts[:, 1:] = owners[:, 1:] != owners[:, :-1]
     targets = torch.full_like(tokens, IGNORE_INDEX)

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Strict
 
-from qkv.datasets.columns import ACCURACY, EXACT, PAIRS, ROUGE
+from qkv.datasets.audio import WavFile
+from qkv.datasets.columns import ACCURACY, BRACKETS, EXACT, PAIRS, ROUGE
 from qkv.datasets.columns import Column as ResultColumn
 from qkv.datasets.dataset import (
     Dataset,
@@ -18,13 +19,18 @@ from qkv.datasets.dataset import (
     TaggedDataset,
     TextDataset,
     TextDatasetConfig,
+    TreeDataset,
 )
+from qkv.datasets.large_text import LARGE_BYTES, LargeText
 from qkv.datasets.pair import Pair
 from qkv.datasets.sniff import check_labels, looks_like_texts, looks_tagged
+from qkv.datasets.speech import Recordings, SpeechDataset
 from qkv.datasets.squad import Question, parse_squad
 from qkv.datasets.tables import TABLES
 from qkv.datasets.tagged import Tagged, parse_columns, parse_conllu
 from qkv.datasets.text_files import hold_out, is_parsed, read_lines, read_pairs, read_text
+from qkv.datasets.text_source import COMPRESSIONS, DOCUMENT_END, PlainText, TextSource, find_files, open_text
+from qkv.datasets.trees import Tree, parse_trees
 from qkv.errors import InputError
 from qkv.registry import lookup, register
 
@@ -126,15 +132,34 @@ class UserText(UserFiles):
     """Plain text from one or more files."""
 
     summary = "your own plain text, from one or more files (data.train)"
-    usage = "no text given: --data book.txt, once for each file"
+    usage = "no text given: --data book.txt, once for each file or folder"
     columns = (ResultColumn("nats", "nats per token", digits=4, higher_is_better=False),)
     dataset_class = TextDataset
 
+    column: str = "text"  # with the text in JSON Lines, Parquet and Arrow files, and folders of `datasets`
+    shards: bool | None = None  # read tokenized shards from the cache; unset: for more than 8 MiB of training text
+    workers: Annotated[int, Field(ge=1, le=1024)] | None = None  # processes that tokenize it; unset: one per CPU
+
+    def read(self) -> Dataset[Any]:
+        source = TextSource(tuple(str(path) for path in find_files(self.train)), self.column)
+        large = source.bytes > LARGE_BYTES if self.shards is None else self.shards
+        if not large or not self.train:
+            return super().read()
+        others = {split: files for split, files in (("valid", self.valid), ("test", self.test)) if files}
+        splits = {split: self.read_examples([*map(Path, paths)], []) for split, paths in others.items()}
+        return LargeText.open(source, splits, self.valid_share, self.workers)
+
     def read_examples(self, paths: Sequence[Path], notes: list[str]) -> str:
-        text = "\n".join(read_text(path) for path in paths)
+        text = "\n".join(self._read_text(path) for path in find_files(paths))
         if not text.strip():
             raise InputError(f"{' and '.join(map(str, paths))}: is empty")
         return text
+
+    def _read_text(self, path: Path) -> str:
+        file = open_text(path, self.column)
+        if type(file) is PlainText and file.extent is not None:  # neither JSON Lines nor compressed
+            return read_text(path)
+        return "".join(file.pieces(0, None)).removesuffix(DOCUMENT_END)
 
     def hold_out(self, examples: str) -> tuple[str, str]:
         cut = round((1 - self.valid_share) * len(examples))
@@ -190,22 +215,70 @@ class UserQuestions(UserFiles):
         return example.text  # all questions about a text stay together
 
 
+@register("dataset", "speech")
+class UserSpeech(UserFiles):
+    """WAV files, listed with their texts in a TSV, CSV or JSONL file."""
+
+    summary = "your own recordings: WAV files, listed with their texts in a TSV file (data.train)"
+    usage = "no recordings given: --data recordings.tsv, with the path of a WAV file, a tab and its text on each line"
+    columns = (ResultColumn("wer", "word error rate, %", 100, higher_is_better=False), EXACT)
+    dataset_class = SpeechDataset
+
+    def read_examples(self, paths: Sequence[Path], notes: list[str]) -> Recordings:
+        pairs, skipped = read_pairs(paths)
+        notes.extend(skipped)
+        files = [WavFile.open(paths[0].parent / pair.source) for pair in pairs]
+        for file in files:
+            if file.rate != files[0].rate:
+                raise InputError(
+                    f"{file.path}: has {file.rate:,} Hz, but {files[0].path} {files[0].rate:,} Hz: resample one of them"
+                )
+        return Recordings(tuple(files), tuple(pair.target for pair in pairs))
+
+    def hold_out(self, examples: Recordings) -> tuple[Recordings, Recordings]:
+        pairs = list(zip(examples.files, examples.texts, strict=True))
+        parts = hold_out(pairs, self.valid_share, lambda pair: str(pair[0].path))
+        train, valid = (Recordings(*map(tuple, zip(*part, strict=True))) for part in parts)
+        return train, valid
+
+
+@register("dataset", "trees")
+class UserTrees(UserFiles):
+    """Constituency trees in brackets, one on each line."""
+
+    summary = "your own constituency trees in brackets, one on each line (data.train)"
+    usage = "no trees given: set data.train to a list of files with lines such as (TOP (S (NP (PRP It)) (VP (VBZ is))))"
+    columns = BRACKETS
+    dataset_class = TreeDataset
+
+    def read_examples(self, paths: Sequence[Path], notes: list[str]) -> list[Tree]:
+        return [tree for path in paths for tree in parse_trees(read_lines(path), str(path))]
+
+    @staticmethod
+    def key(example: Tree) -> str:
+        return example.text
+
+
 def user_dataset(kind: str) -> type[UserFiles] | None:
     """Return the dataset of user files with this kind of examples; None if there is none."""
-    cls = lookup("dataset", kind) if kind in ("pairs", "labelled", "text", "tagged", "questions") else None
+    kinds = ("pairs", "labelled", "text", "tagged", "questions", "speech", "trees")
+    cls = lookup("dataset", kind) if kind in kinds else None
     return cls if cls is not None and issubclass(cls, UserFiles) else None
 
 
 def infer_kind(paths: Sequence[Path]) -> str:
     """Infer the kind of data from the names and contents of user files."""
     suffix = paths[0].suffix.lower()
+    if paths[0].is_dir() or suffix in (*COMPRESSIONS, ".parquet", ".arrow"):
+        return "text"
     if len(paths) == 2 or suffix in TABLES:
         return "pairs"
     if is_parsed(paths[0]):
         return "tagged"
     if suffix == ".json":
         return "questions"
-    lines = read_lines(paths[0])
+    text = PlainText(paths[0], "")
+    lines = read_lines(text.path) if text.bytes <= LARGE_BYTES else next(text.pieces(0, None)).split("\n")
     if looks_tagged(lines):
         return "tagged"
     return "pairs" if any("\t" in line for line in lines) else "text"

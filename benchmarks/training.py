@@ -1,175 +1,362 @@
-"""Training speed of a Bahdanau GRU compared with JoeyNMT and OpenNMT-py: interleaved full updates in one run.
+"""Training speed compared with nanoGPT, transformers, JoeyNMT and OpenNMT-py: interleaved full updates in one run.
 
-    python -m benchmarks.training                 on the GPU if there is one, else on the CPU
-    python -m benchmarks.training --rounds 9      more rounds; ratios are taken inside a round, then their median
-    python -m benchmarks.training --peers FOLDER  where joeynmt/ and onmt/ lie [.peers]
+    python -m benchmarks.training                     all cases of this machine: of the GPU if there is one
+    python -m benchmarks.training gpt2 vit            some cases
+    python -m benchmarks.training --rounds 9          more rounds; ratios are taken inside a round, then their median
+    python -m benchmarks.training gpt2 --data FILE    token ids (uint16) instead of random ones, for the loss curve
+    python -m benchmarks.training --peers FOLDER      where the sources of the peers lie [.peers]
 
-An update is the forward pass, cross-entropy with label smoothing, the backward pass, clipping and Adam, at the same
-sizes for all, with the loss and the optimizer that each trains with; "joeynmt, helped" has PyTorch's loss and its fused
-Adam instead of its own. The peers' sources (JoeyNMT 2.3.0, OpenNMT-py 3.5.1) are looked for, not brought along: unpack
-`pip download --no-deps joeynmt==2.3.0` into .peers/joeynmt, OpenNMT-py==3.5.1 into .peers/onmt; one that is missing is
-left out and said so. Speeds are printed only if our losses over a few updates are those of the formula in float64.
+An update is the forward pass, the loss, the backward pass, clipping and the optimizer, at the same sizes for all, with
+the loss and the optimizer that each trains with; ours is the step of qkv's trainer, with CUDA graphs and compiled
+blocks. A peer that is not installed is left out (see benchmarks.training_peers). Speeds are printed only if our losses
+over a few updates are those of a reference: nanoGPT from the same weights for GPT-2, the formula in float64 for the
+GRU, and the plain operations in float32 for the rest.
 """
 
 import argparse
 import copy
-import importlib
 import statistics
 import sys
 import time
-import types
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from unittest.mock import MagicMock
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks import training_peers as peers
 from benchmarks.timing import GPU, tell
+from benchmarks.training_peers import CLIP, RATE, SMOOTHING, Update
 from qkv.config import Term
 from qkv.datasets.batching import IGNORE, PairBatch
+from qkv.datasets.tensor_batch import NamedTensors, TensorBatch
+from qkv.models.elmo import Elmo, ElmoConfig
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
-from qkv.nn.losses import mean_cross_entropy
-from qkv.runtime.device import autocast
+from qkv.models.transformer import Transformer, TransformerConfig
+from qkv.models.vit import ViT, ViTConfig
+from qkv.nn import fast
+from qkv.nn.losses import linear_cross_entropy, mean_cross_entropy
 from qkv.tasks.train_config import TrainConfig
-from qkv.tokenizers.trained import BEGIN, END, PAD, SPECIAL
-from qkv.training.loop import adamw
-from qkv.training.step import CudaGraphTrainStep, TrainStep
+from qkv.tokenizers.trained import BEGIN, END, SPECIAL
+from qkv.training.environment import has_bfloat16_products
+from qkv.training.optimizer import build_optimizer
+from qkv.training.step import CudaGraphTrainStep, TrainStep, prepare_blocks
+from qkv.training.update import GuardedUpdate
 
-SMOOTHING, CLIP, RATE = 0.1, 1.0, 1e-3
+DEVICE = torch.device("cuda" if GPU else "cpu")
+PRECISION = "bfloat16" if GPU or has_bfloat16_products() else "float32"  # as qkv's trainer chooses it for these sizes
+PEER_PRECISION = "bfloat16" if GPU else "float32"  # on the CPU the peers train in float32; autocast is timed separately
 CHECKED_UPDATES = 3
-MOST_LOSS_ERROR = {"float32": 1e-5, "bfloat16": 2e-3}  # of the loss
-Update = Callable[[], Tensor]  # makes one update, and gives the loss before it
+CURVE = 200  # updates of the loss curve of GPT-2
+MAX_ERROR = {"float32": 1e-4, "bfloat16": 5e-3}  # of the loss
+MAX_CURVE_ERROR = 1e-2  # mean difference to nanoGPT's curve, relative to its loss
 
 
 @dataclass(frozen=True)
-class Work:
-    """The workload, identical for all contenders."""
+class Case:
+    """One comparison: `items` of work per update, and the contenders, ours first."""
+
+    title: str
+    items: int
+    unit: str
+    contenders: dict[str, Callable[[], Update]]
+    error: Callable[[], float]  # of our losses, relative to the reference
+    max_error: float = MAX_ERROR[PRECISION]
+    operations: float = 0.0  # floating-point operations per item, for the utilization
+
+
+# ------------------------------------------------------------------------------------------------------------ ours
+
+
+def our_update(
+    model: Any,
+    loss: Callable[[Any], Tensor],
+    batch: Callable[[], TensorBatch],
+    config: TrainConfig,
+    precision: str = PRECISION,
+    *,
+    compiled: bool = GPU,
+) -> Update:
+    """An update as in qkv's trainer, including the delayed report."""
+    prepare_blocks(model.repeated_blocks, compiled=compiled, recompute=config.recompute)
+    step = (CudaGraphTrainStep if GPU else TrainStep)(model, loss, precision, config.clip)
+    update = GuardedUpdate(build_optimizer(model, config), config, DEVICE)
+    previous: list[Any] = []
+
+    def run() -> Tensor:
+        output = step(batch())
+        report = update(0, output, config.lr)
+        if previous:
+            assert not previous.pop().read().skipped
+        previous.append(report)
+        return output.loss
+
+    return run
+
+
+def error_against_plain(make: Callable[[], nn.Module], ours: Callable[[Any], Update], loss: Any, batch: Any) -> float:
+    """Deviation of our losses over a few updates from those of the plain operations in float32."""
+    torch.manual_seed(0)
+    model: Any = make()
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    reference = peers.plain_update(lambda: loss(plain, batch), optimizer, DEVICE, "float32")
+    update = ours(model)
+    worst = 0.0
+    for _ in range(CHECKED_UPDATES):
+        own = update().item()
+        with fast.disabled():
+            expected = reference().item()
+        worst = max(worst, abs(own / expected - 1))
+    return worst
+
+
+# ----------------------------------------------------------------------------------------------------------- GPT-2
+
+
+@dataclass(frozen=True)
+class TextWork:
+    """Rows of a text, in the same random order for all."""
+
+    batch: int
+    length: int
+    sizes: dict[str, int]  # as nanoGPT names them
+    tokens: np.ndarray[Any, np.dtype[Any]] = field(repr=False)
+    rate: float = 6e-4
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        random = np.random.default_rng(0)
+        while True:
+            begins = random.integers(0, len(self.tokens) - self.length - 1, self.batch)
+            rows = torch.from_numpy(np.stack([self.tokens[b : b + self.length + 1] for b in begins]).astype(np.int64))
+            rows = rows.pin_memory().to(DEVICE, non_blocking=True) if GPU else rows
+            yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+    def our_model(self) -> GPT2:
+        """Our GPT-2 with the weights of nanoGPT's."""
+        torch.manual_seed(0)
+        theirs = peers.nano_gpt(self.sizes)
+        model = GPT2(
+            GPT2Config(
+                vocab_size=self.sizes["vocab_size"], dim=self.sizes["n_embd"], heads=self.sizes["n_head"],
+                layers=self.sizes["n_layer"], max_length=self.sizes["block_size"], dropout=0.0, attention_dropout=0.0,
+                activation="gelu",
+            )
+        )  # fmt: skip
+        names = {
+            "wte": "embed", "wpe": "positions", "ln_f": "norm", "h.": "blocks.", "ln_1": "attention_norm",
+            "attn.c_attn": "attention.qkv_proj", "attn.c_proj": "attention.out_proj", "ln_2": "ffn_norm",
+            "mlp.c_fc": "ffn.up_proj", "mlp.c_proj": "ffn.down_proj", "transformer.": "", "lm_head": "readout",
+        }  # fmt: skip
+        weights = {}
+        for name, weight in theirs.state_dict().items():
+            for old, new in names.items():
+                name = name.replace(old, new)
+            weights[name] = weight
+        model.load_state_dict(weights)
+        return model.to(DEVICE).train()
+
+    def ours(self) -> Update:
+        model, batches = self.our_model(), self.batches()
+
+        def loss(batch: NamedTensors) -> Tensor:
+            return linear_cross_entropy(model.hidden_states(batch["inputs"]), model.readout, batch["targets"], IGNORE)
+
+        def batch() -> NamedTensors:
+            inputs, targets = next(batches)
+            return NamedTensors({"inputs": inputs, "targets": targets})
+
+        config = TrainConfig(lr=self.rate, beta2=0.95, weight_decay=0.1, clip=CLIP)
+        return our_update(model, loss, batch, config)
+
+    def nano_gpt(self, *, compiled: bool, precision: str = PEER_PRECISION) -> Update:
+        torch.manual_seed(0)
+        model = peers.nano_gpt(self.sizes).to(DEVICE).train()
+        batches = self.batches()
+        return peers.nano_gpt_update(
+            model, lambda: next(batches), compiled=compiled, precision=precision, rate=self.rate
+        )
+
+    def error(self) -> float:
+        """Mean relative difference between our loss curve and nanoGPT's."""
+        ours, theirs = self.ours(), self.nano_gpt(compiled=False)
+        curves = [torch.stack([update().clone() for _ in range(CURVE)]).double() for update in (ours, theirs)]
+        difference = ((curves[0] - curves[1]) / curves[1]).abs()
+        tell(
+            "training", "loss curve",
+            ours=[round(v, 4) for v in curves[0][:: CURVE // 10].tolist()],
+            nano_gpt=[round(v, 4) for v in curves[1][:: CURVE // 10].tolist()],
+            mean_difference=f"{difference.mean():.1e}", largest_difference=f"{difference.max():.1e}",
+        )  # fmt: skip
+        return float(difference.mean())
+
+    def case(self, title: str) -> Case:
+        sizes = self.sizes
+        parameters = 12 * sizes["n_layer"] * sizes["n_embd"] ** 2 + sizes["vocab_size"] * sizes["n_embd"]
+        operations = 6 * parameters + 12 * sizes["n_layer"] * sizes["n_embd"] * self.length  # as nanoGPT counts them
+        contenders = {
+            "qkv": self.ours,
+            "nanoGPT, compiled": partial(self.nano_gpt, compiled=True),
+            "nanoGPT": partial(self.nano_gpt, compiled=False),
+        }
+        if PRECISION != PEER_PRECISION:
+            contenders["nanoGPT, autocast"] = partial(self.nano_gpt, compiled=False, precision=PRECISION)
+        return Case(
+            f"{title}, {self.batch} x {self.length}, {PRECISION} on {DEVICE.type}",
+            self.batch * self.length,
+            "tokens/s",
+            contenders,
+            self.error,
+            MAX_CURVE_ERROR,
+            operations,
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- ViT
+
+
+def vit_case(batch: int = 128) -> Case:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(batch, 3, 224, 224, generator=generator).to(DEVICE)
+    labels = torch.randint(1000, (batch,), generator=generator).to(DEVICE)
+    data = NamedTensors({"images": images, "labels": labels})
+
+    def make() -> ViT:
+        torch.manual_seed(0)
+        return ViT(ViTConfig(classes=1000, height=224, width=224)).to(DEVICE).train()
+
+    def loss(model: ViT, batch: NamedTensors) -> Tensor:
+        return F.cross_entropy(model(batch["images"]).float(), batch["labels"])
+
+    def ours(model: ViT) -> Update:
+        config = TrainConfig(lr=RATE, weight_decay=0.0, clip=CLIP)
+        return our_update(model, partial(loss, model), lambda: data, config)
+
+    return Case(
+        f"ViT-B/16 at 224 pixels, batch {batch}, {PRECISION} on {DEVICE.type}", batch, "images/s",
+        {"qkv": lambda: ours(make()), "transformers, compiled": partial(peers.transformers_vit, images, labels)},
+        partial(error_against_plain, make, ours, loss, data), operations=3 * 35.2e9,
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------- sequence to sequence
+
+
+@dataclass(frozen=True)
+class PairWork:
+    """Random pairs of sentences of equal length, so that padding does not penalize the peers."""
 
     batch: int
     length: int
     embedding: int
-    encoder: int  # in each direction
-    decoder: int
-    device: torch.device
-    precision: str
+    encoder: int = 0  # of the GRU, in each direction
+    decoder: int = 0  # of the GRU
+    layers: int = 0  # of the Transformer
+    heads: int = 8
+    ffn: int = 2048
+    device: torch.device = DEVICE
+    precision: str = PEER_PRECISION  # of the peers
     vocabulary: int = 8000
     dropout: float = 0.1
 
-    @property
-    def tokens(self) -> int:
-        """Target tokens in an update."""
-        return self.batch * self.length
-
     def data(self) -> PairBatch:
-        """Random sentences of equal length, so that padding does not penalize the peers."""
         generator = torch.Generator().manual_seed(0)
 
         def words(length: int) -> Tensor:
-            shape = (self.batch, length)
-            return torch.randint(len(SPECIAL), self.vocabulary, shape, generator=generator)
+            return torch.randint(len(SPECIAL), self.vocabulary, (self.batch, length), generator=generator)
 
         source, target = words(self.length), words(self.length - 1)
         edge = torch.ones(self.batch, 1, dtype=torch.long)
         lengths = torch.full((self.batch,), self.length)
-        batch = PairBatch(
-            source, lengths, torch.cat((BEGIN * edge, target), 1), torch.cat((target, END * edge), 1), self.tokens
-        )
-        return batch.to(self.device)
+        target_in, target_out = torch.cat((BEGIN * edge, target), 1), torch.cat((target, END * edge), 1)
+        return PairBatch(source, lengths, target_in, target_out, self.batch * self.length).to(self.device)
 
-    def __str__(self) -> str:
-        return (
-            f"GRU, additive attention, encoder 2 x {self.encoder}, decoder {self.decoder}, embedding {self.embedding}, "
-            f"batch {self.batch} x {self.length}, {self.precision} on {self.device.type}"
-        )
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return (self._transformer() if self.layers else self._rnn()).to(self.device).train()
 
+    def _rnn(self) -> RNNSeq2Seq:
+        config = RNNSeq2SeqConfig(
+            source_vocab_size=self.vocabulary, target_vocab_size=self.vocabulary, embedding_dim=self.embedding,
+            hidden_dim=self.decoder, encoder=Term("encoder", "rnn", {"dim": 2 * self.encoder}), dropout=self.dropout,
+            context_dropout=0.0,  # the peers drop no states of a one-layer encoder either
+            max_length=self.length + 1,
+        )  # fmt: skip
+        return RNNSeq2Seq(config)
 
-CPU = torch.device("cpu")
-ON_CPU = (Work(64, 20, 256, 256, 256, CPU, "float32"), Work(64, 20, 256, 256, 512, CPU, "float32"))
-ON_GPU = (Work(128, 32, 512, 512, 512, torch.device("cuda"), "bfloat16"),)
+    def _transformer(self) -> Transformer:
+        config = TransformerConfig(
+            source_vocab_size=self.vocabulary, target_vocab_size=self.vocabulary, dim=self.embedding, heads=self.heads,
+            encoder_layers=self.layers, decoder_layers=self.layers, ffn_dim=self.ffn, dropout=self.dropout,
+            max_length=self.length + 1,
+        )  # fmt: skip
+        return Transformer(config)
 
+    def loss(self, model: Any, batch: PairBatch) -> Tensor:
+        logits = model(batch.source, batch.target_in, batch.source_lengths)
+        return mean_cross_entropy(logits, batch.target_out, IGNORE, SMOOTHING, consume=True)
 
-# ----------------------------------------------------------------------------------------------------------- ours
+    def ours(self, model: nn.Module | None = None) -> Update:
+        model, data = model or self.model(), self.data()
+        config = TrainConfig(lr=RATE, weight_decay=0.0, clip=CLIP)
+        return our_update(model, partial(self.loss, model), lambda: data, config)
 
+    def error(self) -> float:
+        work = replace(self, dropout=0.0)
+        if self.layers:
+            return error_against_plain(work.model, work.ours, work.loss, work.data())
+        return work.error_against_formula()
 
-def our_model(work: Work) -> RNNSeq2Seq:
-    config = RNNSeq2SeqConfig(
-        source_vocab_size=work.vocabulary,
-        target_vocab_size=work.vocabulary,
-        embedding_dim=work.embedding,
-        hidden_dim=work.decoder,
-        encoder=Term("encoder", "rnn", {"dim": 2 * work.encoder}),
-        dropout=work.dropout,
-        context_dropout=0.0,  # the peers drop no states of a one-layer encoder either
-        max_length=work.length + 1,
-    )
-    return RNNSeq2Seq(config).to(work.device).train()
+    def error_against_formula(self) -> float:
+        """Deviation of our losses from the formula, one step of the decoder at a time, in float64.
 
+        -sum_t [(1 - e) log p(y_t) + e / V sum_v log p(v)] / T. A wrong gradient, clip or update shows in the second
+        loss.
+        """
+        model = self.model()
+        exact, batch = copy.deepcopy(model).double(), self.data()
+        update = self.ours(model)
+        optimizer = torch.optim.Adam(exact.parameters(), lr=RATE, betas=(0.9, 0.98))
+        formula = peers.plain_update(lambda: _formula(exact, batch), optimizer, self.device, "float32")
+        return max(abs(update().item() / formula().item() - 1) for _ in range(CHECKED_UPDATES))
 
-def our_step(model: RNNSeq2Seq, batch: PairBatch, precision: str) -> Update:
-    """An update as in qkv's trainer, including the loss readback."""
-    optimizer = adamw(model, TrainConfig(lr=RATE, weight_decay=0.0))
-
-    def loss_of(one: PairBatch) -> Tensor:
-        logits = model(one.source, one.target_in, one.source_lengths)
-        return mean_cross_entropy(logits, one.target_out, IGNORE, SMOOTHING, consume=True)
-
-    passes = (CudaGraphTrainStep if batch.source.is_cuda else TrainStep)(model, loss_of, precision, CLIP)
-
-    def update() -> Tensor:
-        loss, norm = torch.stack(list(passes(batch))).cpu()
-        assert norm.isfinite()
-        optimizer.step()
-        return loss
-
-    return update
-
-
-def ours(work: Work) -> Update:
-    torch.manual_seed(0)
-    return our_step(our_model(work), work.data(), work.precision)
-
-
-def _update(
-    loss_of: Callable[[], Tensor],
-    parameters: list[nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    device: torch.device,
-    precision: str,
-) -> Update:
-    def update() -> Tensor:
-        with autocast(device, precision):
-            loss = loss_of()
-        loss.backward()
-        nn.utils.clip_grad_norm_(parameters, CLIP)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
-
-    return update
-
-
-def wrong_by(work: Work) -> float:
-    """Deviation of our losses from a reference over a few updates from the same weights, without dropout.
-
-    The formula takes one step of the decoder at a time, in float64, and writes the loss out:
-    -sum_t [(1 - e) log p(y_t) + e / V sum_v log p(v)] / T. A wrong gradient, clip or update shows in the second loss.
-    """
-    torch.manual_seed(0)
-    model = our_model(replace(work, dropout=0.0))
-    exact = copy.deepcopy(model).double()
-    batch = work.data()
-    step = our_step(model, batch, work.precision)
-    parameters = list(exact.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=RATE, betas=(0.9, 0.98))
-    by_formula = _update(lambda: _formula(exact, batch), parameters, optimizer, work.device, "float32")
-    return max(abs(step().item() / by_formula().item() - 1) for _ in range(CHECKED_UPDATES))
+    def case(self, title: str) -> Case:
+        contenders: dict[str, Callable[[], Update]] = {"qkv": self.ours}
+        if self.layers:
+            contenders |= {
+                "joeynmt": partial(peers.joeynmt_transformer, self),
+                "joeynmt, helped": partial(peers.joeynmt_transformer, self, helped=True),
+                "nn.Transformer": partial(peers.torch_transformer, self),
+                "nn.Transformer, compiled": partial(peers.torch_transformer, self, compiled=True),
+            }
+        else:
+            contenders |= {
+                "joeynmt": partial(peers.joeynmt_rnn, self),
+                "joeynmt, helped": partial(peers.joeynmt_rnn, self, helped=True),
+                "plain loop": partial(peers.torch_rnn, self),
+                "no attention": partial(peers.torch_rnn_without_attention, self),
+            }
+            if self.decoder == 2 * self.encoder:  # the only width that OpenNMT-py offers
+                contenders["opennmt-py"] = partial(peers.opennmt_rnn, self)
+        if self.precision != PRECISION:
+            autocast = replace(self, precision=PRECISION)
+            if self.layers:
+                contenders["nn.Transformer, autocast"] = partial(peers.torch_transformer, autocast)
+            else:
+                contenders["plain loop, autocast"] = partial(peers.torch_rnn, autocast)
+        return Case(
+            f"{title}, {self.batch} x {self.length}, {PRECISION} on {self.device.type}",
+            self.batch * self.length, "target tokens/s", contenders, self.error,
+        )  # fmt: skip
 
 
-def _formula(model: RNNSeq2Seq, batch: PairBatch) -> Tensor:
+def _formula(model: Any, batch: PairBatch) -> Tensor:
     state = model.init_state(model.encode(batch.source, batch.source_lengths))
     total = torch.zeros((), dtype=torch.float64, device=batch.source.device)
     for token, wanted in zip(batch.target_in.unbind(1), batch.target_out.unbind(1), strict=True):
@@ -179,203 +366,176 @@ def _formula(model: RNNSeq2Seq, batch: PairBatch) -> Tensor:
     return total / batch.tokens
 
 
-# ---------------------------------------------------------------------------------------------------------- peers
+# ------------------------------------------------------------------------------------------------------------ ELMo
 
 
-def joeynmt(work: Work) -> Update:
-    """JoeyNMT's RecurrentEncoder and RecurrentDecoder, its loss, and Adam as it calls it."""
-    batch, model, logits = _joeynmt_model(work)
-    own = _peer("joeynmt", "loss").XentLoss(pad_index=PAD, smoothing=SMOOTHING)
+def elmo_case(batch: int = 256, words: int = 62) -> Case:
+    """The language model of the recipe imdb-elmo; the reference is its plain loop over the steps."""
+    generator = torch.Generator().manual_seed(0)
+    characters = torch.randint(1, 256, (batch, words, 20), generator=generator)
+    targets = torch.randint(1, 20000, (batch, words + 1), generator=generator)
+    data = NamedTensors({"characters": characters, "targets": targets}).to(DEVICE)
 
-    def loss_of() -> Tensor:
-        return own(logits().log_softmax(dim=-1), trg=batch.target_out) / batch.tokens
-
-    return _peer_update(work, model, loss_of, fused=False)
-
-
-def joeynmt_helped(work: Work) -> Update:
-    """The same with faster PyTorch settings."""
-    batch, model, logits = _joeynmt_model(work)
-    return _peer_update(work, model, partial(_smoothed, logits, batch), fused=True)
-
-
-def _joeynmt_model(work: Work) -> tuple[PairBatch, nn.Module, Callable[[], Tensor]]:
-    encoders, decoders = _peer("joeynmt", "encoders"), _peer("joeynmt", "decoders")
-    batch = work.data()
-    sizes = {"rnn_type": "gru", "emb_size": work.embedding, "num_layers": 1, "dropout": work.dropout}
-    encoder = encoders.RecurrentEncoder(hidden_size=work.encoder, bidirectional=True, **sizes)
-    decoder = decoders.RecurrentDecoder(
-        hidden_size=work.decoder, encoder=encoder, attention="bahdanau", vocab_size=work.vocabulary,
-        init_hidden="bridge", input_feeding=True, freeze=False, hidden_dropout=work.dropout, **sizes,
-    )  # fmt: skip
-    embeddings = [nn.Embedding(work.vocabulary, work.embedding) for _ in range(2)]
-    model = nn.ModuleList([encoder, decoder, *embeddings]).to(work.device).train()
-    mask = torch.ones(work.batch, 1, work.length, dtype=torch.bool, device=work.device)
-
-    def logits() -> Tensor:
-        read, last, *_ = encoder(embeddings[0](batch.source), batch.source_lengths, mask)
-        said = decoder(
-            trg_embed=embeddings[1](batch.target_in), encoder_output=read, encoder_hidden=last, src_mask=mask,
-            unroll_steps=work.length, hidden=None, trg_mask=mask,
+    def make() -> Elmo:
+        torch.manual_seed(0)
+        filters = ((1, 32), (2, 64), (3, 128), (4, 256), (5, 512))
+        config = ElmoConfig(
+            head="language_model", vocab_size=20000, max_characters=20, filters=filters, highway_layers=1,
+            normalize_words=True, dim=256, hidden_dim=1024, layers=2, dropout=0.0,
         )  # fmt: skip
-        return said[0]
+        return Elmo(config).to(DEVICE).train()
 
-    return batch, model, logits
+    def loss(model: Elmo, batch: NamedTensors) -> Tensor:
+        hidden = model.bilm_hidden(batch["characters"])
+        return 0.5 * sum(linear_cross_entropy(one, model.readout, batch["targets"], 0) for one in hidden)
 
+    def ours(model: Elmo) -> Update:
+        config = TrainConfig(lr=RATE, weight_decay=0.0, clip=CLIP)
+        return our_update(model, partial(loss, model), lambda: data, config)
 
-def opennmt(work: Work) -> Update:
-    """OpenNMT-py's RNNEncoder and InputFeedRNNDecoder, whose decoder is as wide as both directions together."""
-    embeddings = _peer("onmt", "modules.embeddings").Embeddings
-    encoder_class = _peer("onmt", "encoders.rnn_encoder").RNNEncoder
-    decoder_class = _peer("onmt", "decoders.decoder").InputFeedRNNDecoder
-    batch, width = work.data(), 2 * work.encoder
-    words = [embeddings(work.embedding, work.vocabulary, PAD, dropout=work.dropout) for _ in range(2)]
-    encoder = encoder_class("GRU", True, 1, width, work.dropout, words[0], use_bridge=True)
-    decoder = decoder_class("GRU", True, 1, width, attn_type="mlp", dropout=work.dropout, embeddings=words[1])
-    generator = nn.Linear(width, work.vocabulary)
-    model = nn.ModuleList([encoder, decoder, generator]).to(work.device).train()
-    for parameter in model.parameters():  # its embeddings are made without values; its trainer fills them so
-        nn.init.uniform_(parameter, -0.1, 0.1)
+    def plain() -> Update:
+        """The plain loop over the steps, in CUDA graphs on a GPU."""
+        update = ours(make())
 
-    def logits() -> Tensor:
-        read, last, lengths = encoder(batch.source[:, :, None], batch.source_lengths)
-        decoder.init_state(batch.source[:, :, None], read, last)
-        said, _ = decoder(batch.target_in[:, :, None], read, src_len=lengths)
-        return generator(said)
+        def run() -> Tensor:
+            with fast.disabled():
+                return update()
 
-    return _peer_update(work, model, partial(_smoothed, logits, batch), fused=False)
+        return run
 
-
-def no_attention(work: Work) -> Update:
-    """Upper bound: the same recurrences in one PyTorch (cuDNN) call each, without attention."""
-    batch = work.data()
-    source, target = (nn.Embedding(work.vocabulary, work.embedding) for _ in range(2))
-    encoder = nn.GRU(work.embedding, work.encoder, bidirectional=True, batch_first=True)
-    decoder = nn.GRU(work.embedding, work.decoder, batch_first=True)
-    bridge, readout = nn.Linear(2 * work.encoder, work.decoder), nn.Linear(work.decoder, work.vocabulary)
-    model = nn.ModuleList([source, target, encoder, decoder, bridge, readout]).to(work.device).train()
-
-    def logits() -> Tensor:
-        read, _ = encoder(source(batch.source))
-        return readout(decoder(target(batch.target_in))[0] + bridge(read))  # so that all of it has a gradient
-
-    return _peer_update(work, model, partial(_smoothed, logits, batch), fused=True)
-
-
-def _smoothed(logits: Callable[[], Tensor], batch: PairBatch) -> Tensor:
-    said = logits().flatten(0, 1).float()
-    return F.cross_entropy(said, batch.target_out.flatten(), label_smoothing=SMOOTHING)
-
-
-def _peer_update(work: Work, model: nn.Module, loss_of: Callable[[], Tensor], *, fused: bool) -> Update:
-    parameters = list(model.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=RATE, betas=(0.9, 0.98), fused=fused)
-    return _update(loss_of, parameters, optimizer, work.device, work.precision)
-
-
-def _peer(package: str, module: str) -> types.ModuleType:
-    """Import a module of a peer, stubbing missing dependencies for data and plots."""
-    if package == "onmt" and "onmt" not in sys.modules:  # its own __init__ would bring the data loaders in
-        bare = types.ModuleType("onmt")
-        bare.__path__ = [str(Path(root) / "onmt") for root in sys.path if (Path(root) / "onmt").is_dir()]
-        sys.modules["onmt"] = bare
-    while True:
-        try:
-            return importlib.import_module(f"{package}.{module}")
-        except ModuleNotFoundError as missing:
-            if missing.name is None or missing.name.partition(".")[0] == package:
-                raise
-            sys.modules[missing.name] = MagicMock()
+    return Case(
+        f"ELMo 256/1024, {batch} x {words + 2}, {PRECISION} on {DEVICE.type}", batch * words, "words/s",
+        {"qkv": lambda: ours(make()), "plain loop": plain}, partial(error_against_plain, make, ours, loss, data),
+    )  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------------- timing
 
 
-def contenders(work: Work) -> dict[str, Update]:
-    """All contenders available on this machine."""
-    makers = {"qkv": ours, "joeynmt": joeynmt, "joeynmt, helped": joeynmt_helped, "no attention": no_attention}
-    if work.decoder == 2 * work.encoder:  # the only width that OpenNMT-py offers
-        makers["opennmt-py"] = opennmt
-    found: dict[str, Update] = {}
-    for name, make in makers.items():
+def cases(data: Path | None) -> dict[str, Callable[[], Case]]:
+    """The cases of this machine by name."""
+
+    def text(vocabulary: int) -> np.ndarray[Any, np.dtype[Any]]:
+        if data is not None:
+            return np.memmap(data, dtype=np.uint16, mode="r")
+        return np.random.default_rng(1).integers(0, vocabulary, 2**22, dtype=np.uint16)
+
+    if not GPU:
+        small = {"vocab_size": 65, "block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128}
+        characters = np.random.default_rng(1).integers(0, 65, 2**20, dtype=np.uint16)
+        return {
+            "char-gpt": lambda: TextWork(12, 64, small, characters, 1e-3).case("character GPT, 4 layers, width 128"),
+            "transformer": lambda: PairWork(64, 20, 256, layers=3, heads=8, ffn=1024).case("Transformer 3 + 3, 256"),
+            "gru": lambda: PairWork(64, 20, 256, 256, 256).case("GRU, additive attention, decoder 256"),
+            "gru-512": lambda: PairWork(64, 20, 256, 256, 512).case("GRU, additive attention, decoder 512"),
+        }
+    sizes = {"vocab_size": 50304, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768}
+    return {
+        "gpt2": lambda: TextWork(32, 1024, sizes, text(50257)).case("GPT-2 124M"),
+        "gpt2-64": lambda: TextWork(64, 1024, sizes, text(50257)).case("GPT-2 124M"),
+        "vit": vit_case,
+        "transformer": lambda: PairWork(128, 32, 512, layers=6).case("Transformer base"),
+        "gru": lambda: PairWork(128, 32, 512, 512, 512).case("GRU, additive attention"),
+        "elmo": elmo_case,
+    }
+
+
+def measure(case: Case, rounds: int, calls: int) -> None:
+    error = case.error()
+    if not error <= case.max_error:
+        tell("training", case.title, wrong_result=f"our loss is off by {error:.1e} of it: no speed is reported")
+        return
+    updates: dict[str, Update] = {}
+    memory = {}
+    for name, make in case.contenders.items():
+        before = _allocated()
         try:
             torch.manual_seed(0)
-            found[name] = make(work)
-            loss = found[name]().item()
+            updates[name] = make()
+            for _ in range(5):
+                updates[name]()
         except ModuleNotFoundError as missing:
-            found.pop(name, None)
-            tell("training", str(work), left_out=f"{name}: {missing}")
+            updates.pop(name, None)
+            tell("training", case.title, left_out=f"{name}: {missing}")
             continue
-        tell("training", str(work), who=name, first_loss=round(loss, 3))
-    return found
+        memory[name] = round((_peak() - before) / 1e9, 1)
+    seconds = in_turns(updates, rounds, calls)
+    ratios = {
+        name: [theirs / own for theirs, own in zip(one, seconds["qkv"], strict=True)]
+        for name, one in seconds.items()
+        if name != "qkv"
+    }
+    speeds = {name: case.items / statistics.median(one) for name, one in seconds.items()}
+    utilization = {name: round(case.operations * speed / 755e12, 3) for name, speed in speeds.items()}
+    tell(
+        "training",
+        case.title,
+        unit=case.unit,
+        speed={name: round(speed) for name, speed in speeds.items()},
+        ours_over={name: round(statistics.median(one), 2) for name, one in ratios.items()},
+        ours_over_range={name: [round(min(one), 2), round(max(one), 2)] for name, one in ratios.items()},
+        **({"peak_gb": memory} if GPU else {}),
+        **({"mfu_of_755_tflops": utilization} if GPU and case.operations else {}),
+        loss_off_by=f"{error:.1e}",
+    )
 
 
-def in_turns(updates: dict[str, Update], work: Work, rounds: int, calls: int) -> dict[str, list[float]]:
-    """Seconds per update of each contender in each round, interleaved with a matmul that probes the machine."""
-    probe = torch.randn(2048, 2048, device=work.device)
-    turns: dict[str, Callable[[], object]] = {"probe": lambda: probe @ probe, **updates}
-    for turn in turns.values():
-        for _ in range(3):
-            turn()
+def in_turns(updates: dict[str, Update], rounds: int, calls: int) -> dict[str, list[float]]:
+    """Seconds per update of each contender in each round, in another order in each."""
     names = list(updates)
-    taken: dict[str, list[float]] = {name: [] for name in turns}
+    taken: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         first = number % len(names)
-        for name in ("probe", *names[first:], *names[:first]):
-            taken[name].append(_seconds(turns[name], calls, work.device))
+        for name in (*names[first:], *names[:first]):
+            taken[name].append(_seconds(updates[name], calls))
     return taken
 
 
-def _seconds(turn: Callable[[], object], calls: int, device: torch.device) -> float:
-    _settle(device)
+def _seconds(update: Update, calls: int) -> float:
+    _synchronize()
     begin = time.perf_counter()
     for _ in range(calls):
-        turn()
-    _settle(device)
+        update()
+    _synchronize()
     return (time.perf_counter() - begin) / calls
 
 
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
+def _synchronize() -> None:
+    if GPU:
         torch.cuda.synchronize()
 
 
-def measure(work: Work, rounds: int, calls: int) -> None:
-    error = wrong_by(work)
-    if not error <= MOST_LOSS_ERROR[work.precision]:
-        tell("training", str(work), wrong_result=f"our loss is off by {error:.1e} of it: no speed is reported")
-        return
-    updates = contenders(work)
-    taken = in_turns(updates, work, rounds, calls)
-    flops = [2 * 2048**3 / seconds for seconds in taken.pop("probe")]
-    ratios = {
-        name: [theirs / own for theirs, own in zip(seconds, taken["qkv"], strict=True)]
-        for name, seconds in taken.items()
-        if name != "qkv"
-    }
-    tell(
-        "training",
-        str(work),
-        target_tokens_per_second={name: round(work.tokens / statistics.median(one)) for name, one in taken.items()},
-        ours_over={name: round(statistics.median(one), 2) for name, one in ratios.items()},
-        ours_over_range={name: [round(min(one), 2), round(max(one), 2)] for name, one in ratios.items()},
-        loss_off_by=f"{error:.1e}",
-        probe_gflops=[round(one / 1e9) for one in flops],
-    )
+def _allocated() -> int:
+    """Bytes in use; also resets the peak."""
+    if not GPU:
+        return 0
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+def _peak() -> int:
+    return torch.cuda.max_memory_allocated() if GPU else 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="CASE")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--calls", type=int, default=3, help="updates per turn")
+    parser.add_argument("--calls", type=int, default=5, help="updates per turn")
+    parser.add_argument("--data", type=Path, help="token ids for GPT-2, as uint16")
     parser.add_argument("--peers", type=Path, default=Path(".peers"))
     options = parser.parse_args()
-    sys.path[:0] = [str(options.peers / name) for name in ("joeynmt", "onmt")]
+    sys.path[:0] = [str(options.peers / name) for name in ("nanoGPT", "joeynmt", "onmt")]
     torch.set_float32_matmul_precision("high")
     machine = torch.cuda.get_device_name() if GPU else f"{torch.get_num_threads()} threads"
     tell("machine", machine, torch=torch.__version__)
-    for work in ON_GPU if GPU else ON_CPU:
-        measure(work, options.rounds, options.calls)
+    known = cases(options.data)
+    if unknown := [name for name in options.names if name not in known]:
+        parser.error(f"unknown case {unknown[0]}: choose from {', '.join(known)}")
+    for name in options.names or known:
+        measure(known[name](), options.rounds, options.calls)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def test_runs_are_numbered_from_the_seed_on(qkv: Command, folder: Path) -> None:
 def test_overwrite_replaces_a_run_and_nothing_else(qkv: Command, folder: Path) -> None:
     train = ("train", "dates-gru", *SMALL, "--output", "run")
     assert qkv(*train).code == 0
-    assert qkv("evaluate", "run").code == 0
+    (folder / "run" / "results.jsonl").touch()  # as written by evaluate
     before = Run.open(Path("run")).recipe
     assert "holds another run" in qkv(*train).error
     other = ("--set", "seed=3", "--overwrite")
@@ -176,3 +176,33 @@ def test_training_and_evaluation_on_parallel_files(qkv: Command, folder: Path, m
     report = json.loads(qkv("evaluate", folder / "runs/pairs-gru-3", "--json").out)
     assert (report["split"], report["size"]) == ("test", 20)
     assert qkv("train", "--resume", folder / "runs/pairs-gru-3").code == 0
+
+
+def test_resume_auto_continues_the_unfinished_run_of_the_recipe_or_starts_one(
+    qkv: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["train", "dates-gru", *SMALL, "--resume", "auto"]
+    with monkeypatch.context() as patch:
+        patch.setattr("qkv.training.loop.Interrupt.__bool__", lambda self: True)
+        assert qkv(*command).code == 130
+        assert qkv(*command).code == 130  # continued for one more step
+    assert [path.name for path in (folder / "runs").iterdir()] == ["dates-gru-0"]
+    assert qkv(*command).out == "runs/dates-gru-0\n"
+    assert qkv(*command, "--set", "seed=4").out == "runs/dates-gru-4\n"
+    assert qkv(*command).out == "runs/dates-gru-1\n"  # the first one is finished
+    assert qkv(*command, "--output", "runs/dates-gru-0").out == "runs/dates-gru-0\n"  # and nothing is left to do
+    assert "holds another run" in qkv(*command, "--output", "runs/dates-gru-4").error
+    assert "--overwrite cannot be combined" in qkv(*command, "--overwrite").error
+
+
+def test_a_command_that_torchrun_restarts_continues_its_run(
+    qkv: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["train", "dates-gru", *SMALL, "--output", "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr("qkv.training.loop.Interrupt.__bool__", lambda self: True)
+        assert qkv(*command).code == 130
+    assert "holds another run" in qkv(*command).error
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert qkv(*command).code == 0
+    assert Run.open(folder / "run").finished

@@ -84,18 +84,19 @@ def assert_same_result(left: Path, right: Path) -> None:
     assert steps[0] == steps[1]
 
 
-def test_training_killed_five_times_ends_bit_for_bit_like_uninterrupted_training(uninterrupted, tmp_path):
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_training_killed_several_times_ends_bit_for_bit_like_uninterrupted_training(uninterrupted, tmp_path, kills):
     folder = tmp_path / "run"
     rng = random.Random(time.time_ns())
     process = begin(folder)
     wait_for(lambda: newest(folder) != "", process)
-    for _ in range(4):
+    for _ in range(kills):
         time.sleep(rng.uniform(0.0, 0.2))  # up to about twice the time between checkpoints
         kill(process)
         last = newest(folder)
         process = start("--resume", folder)
         wait_for(lambda last=last: newest(folder) > last, process)
-    # The fifth time, while a checkpoint is being written; repeat if it was complete before the kill.
+    # Once more, while a checkpoint is being written; repeat if it was complete before the kill.
     wait_for(lambda: checkpoint_being_written(folder), process)
     kill(process)
     while not checkpoint_being_written(folder):
@@ -109,7 +110,7 @@ def test_training_killed_five_times_ends_bit_for_bit_like_uninterrupted_training
     assert_same_result(uninterrupted, folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_ctrl_c_saves_and_prints_how_to_resume(number, uninterrupted, tmp_path):
     folder = tmp_path / "run"
     process = begin(folder)

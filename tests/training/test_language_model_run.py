@@ -52,7 +52,7 @@ def test_resuming_without_the_carried_state_gives_different_weights(tiny_text, t
         job.begin(tiny_text, tmp_path / "parts", "cpu")
 
     def reset_state(self: LanguageModelingTask, model: RNNLM, tensors: object) -> None:
-        self.state = model.init_state(self.streams)
+        self.restored = model.init_state(self.streams)
 
     monkeypatch.setattr(LanguageModelingTask, "load_carried_state", reset_state)
     job.resume(tmp_path / "parts", "cpu")

@@ -14,8 +14,8 @@ from qkv.runtime import memory
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
 from qkv.training.ema import EMA
-from qkv.training.loop import adamw
 from qkv.training.memory_estimate import state_memory
+from qkv.training.optimizer import adamw
 from qkv.training.recipe import Recipe, TrainConfig
 from qkv.training.run import Run
 
@@ -70,7 +70,7 @@ def test_the_state_of_training_is_counted_without_allocating_it() -> None:
     config = network.config_class
     sizes = config(source_vocab_size=50, target_vocab_size=50, dim=32, heads=2, ffn_dim=64)
     model = network(sizes)
-    optimizer, ema = adamw(model, TrainConfig()), EMA(model, 0.9)
+    optimizer, ema = adamw(model.parameters(), TrainConfig()), EMA(model, 0.9)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

@@ -16,7 +16,7 @@ from qkv.experiments.results import append_record, read_records
 from qkv.hub import model_folder as folder
 from qkv.hub.model_folder import checkpoint_path
 from qkv.pipelines.translator import Translator
-from qkv.training import job, loop
+from qkv.training import checkpoint, job, loop
 from qkv.training.log import EventFile
 from qkv.training.recipe import read_recipe
 from qkv.training.run import CHANGEABLE, Run
@@ -286,6 +286,20 @@ def test_a_run_folder_removed_during_training_is_written_again(tiny, tmp_path, m
     assert qkv.load(tmp_path / "run") is not None
 
 
+@pytest.mark.parametrize("function", ["save_model", "write_tensors", "write_manifest"])
+def test_a_run_folder_removed_while_a_checkpoint_is_written_is_written_again(tiny, tmp_path, monkeypatch, function):
+    real = getattr(checkpoint, function)
+
+    def remove_then_write(*arguments, **options):
+        shutil.rmtree(tmp_path / "run")
+        monkeypatch.setattr(checkpoint, function, real)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(checkpoint, function, remove_then_write)
+    assert job.begin(tiny, tmp_path / "run", "cpu").state.finished
+    assert qkv.load(tmp_path / "run") is not None
+
+
 def test_a_full_disk_is_reported_with_the_file_that_was_being_written(tiny, tmp_path, monkeypatch):
     def full(self, event):
         raise OSError(28, "No space left on device")
@@ -301,7 +315,7 @@ def test_a_write_error_names_the_checkpoint_not_its_temporary_folder(tiny, tmp_p
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("qkv.training.loop.write_tensors", full)
+    monkeypatch.setattr("qkv.training.checkpoint.write_tensors", full)
     with pytest.raises(InputError, match="step-0") as caught:
         job.begin(tiny, tmp_path / "run", "cpu")
     assert ".writing" not in str(caught.value)

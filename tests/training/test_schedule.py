@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkv.training.loop import learning_rate
+from qkv.training.optimizer import learning_rate
 from qkv.training.recipe import TrainConfig
 
 

@@ -2,10 +2,11 @@
 
 import os
 import shlex
+from functools import partial
 from itertools import count
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from qkv.training.job import DryRun, Job
     from qkv.training.recipe import Recipe
 
+AUTO = Path("auto")  # --resume auto
+STRICT = "data.strict=true"
 
 RecipeName = Annotated[
     str | None,
@@ -50,13 +53,40 @@ Resume = Annotated[
         "--resume",
         metavar="RUN",
         autocompletion=options.complete_runs,
-        help="Resume a run; train a finished one longer with --set train.epochs=N.",
+        help="Resume a run; train a finished one longer with --set train.epochs=N. "
+        "auto: the newest unfinished run of RECIPE, or a new one if there is none.",
+    ),
+]
+StrictResume = Annotated[
+    bool,
+    typer.Option(
+        "--strict-resume",
+        help="Fail if torch, the device, its threads or the number of processes have changed since the checkpoint.",
     ),
 ]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show config, data, model size and estimated time; write nothing.")
 ]
+Profile = Annotated[
+    bool,
+    typer.Option("--profile", help="Profile a few steps: writes a trace and a table to RUN/profile."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Train even if the memory estimate exceeds the available memory.")]
+Log = Annotated[
+    str,
+    typer.Option(
+        "--log",
+        metavar="NAMES",
+        help="Loggers besides RUN/log.jsonl: tensorboard, mlflow, wandb, several (tensorboard,mlflow) or none.",
+    ),
+]
+Samples = Annotated[
+    int, typer.Option("--samples", min=0, max=100, metavar="N", help="Outputs to show at each validation.")
+]
+Chart = Annotated[
+    bool | None,
+    typer.Option("--chart/--no-chart", help="Chart of the training loss [on a terminal of 30 lines or more]."),
+]
 
 
 def train(
@@ -68,10 +98,15 @@ def train(
     output: Output = None,
     overwrite: Overwrite = False,
     resume: Resume = None,
+    strict_resume: StrictResume = False,
     dry_run: DryRunOption = False,
     data_dir: options.DataDir = None,
     strict: options.Strict = False,
     force: Force = False,
+    profile: Profile = False,
+    log: Log = "tensorboard",
+    samples: Samples = 3,
+    chart: Chart = None,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
@@ -82,34 +117,62 @@ def train(
     questions-bert on questions, shakespeare-gpt and imdb-bert on plain text.
     """
     from qkv.training import job
+    from qkv.training.distributed import on_main, process_group
     from qkv.training.recipe import read_recipe
 
+    watch = partial(_watching, samples, chart, log, profile)
     if resume is not None:
-        for option, value in {"--output": output, "--overwrite": overwrite, "--dry-run": dry_run}.items():
-            if value:
-                raise InputError(f"{option} cannot be combined with --resume")
-        if data or valid or test or data_dir is not None or strict:
-            raise InputError(
-                "--data, --valid, --test, --data-dir and --strict cannot be combined with --resume: a resumed run "
-                "keeps its data"
-            )
+        own_data = bool(data or valid or test or data_dir is not None or strict)
+        _check_resume(resume, output=output, overwrite=overwrite, dry_run=dry_run, own_data=own_data)
+    if resume is not None and resume != AUTO:
         _check_same_recipe(recipe, resume)
-        _report(job.resume(resume, device, assignments=assignments or [], force=force), recipe, json)
+        with process_group(device) as device:
+            done = job.resume(resume, device, assignments or [], force=force, strict=strict_resume, **watch())
+        _report(done, recipe, json)
         return
     if recipe is None:
         raise InputError("missing recipe: pass a recipe name (see qkv recipes) or the path to a .toml file")
-    changes = [
-        *_data_overrides(recipe, data, valid, test),
-        *(assignments or []),
-        *(["data.strict=true"] if strict else []),
-        *([f"data.folder={dumps(str(data_dir))}"] if data_dir is not None else []),
-    ]
-    config = read_recipe(recipe, changes)
+    folder = [] if data_dir is None else [f"data.folder={dumps(str(data_dir))}"]
+    config = read_recipe(
+        recipe, [*data_overrides(recipe, data, valid, test), *(assignments or []), *strict * [STRICT], *folder]
+    )
     if dry_run:
         _report_dry_run(job.dry_run(config, device, force=force), json)
         return
-    folder = output or _default_folder(config, overwrite=overwrite)
-    _report(job.begin(config, folder, device, force=force, overwrite=overwrite), recipe, json)
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0  # by torchrun, with the same command
+    with process_group(device) as device:
+        folders = [output] if output is not None else sorted(options.RUNS.glob("*"))
+        found = on_main(lambda: job.unfinished(config, folders)) if resume == AUTO or restarted else None
+        if found is not None:
+            done = job.resume(found, device, force=force, strict=strict_resume, **watch())
+        else:
+            output = output or on_main(lambda: _default_folder(config, overwrite=overwrite))
+            done = job.begin(config, output, device, force=force, overwrite=overwrite, **watch())
+    _report(done, recipe, json)
+
+
+def _watching(samples: int, chart: bool | None, log: str, profile: bool) -> dict[str, Any]:
+    """Return the display, the loggers and the profile; only the first process of a group prints."""
+    from rich.console import Console
+
+    from qkv.training.display import Display
+    from qkv.training.distributed import is_main
+
+    display = Display(Console(stderr=True, quiet=not is_main()), samples=samples, chart=chart)
+    loggers = [name.strip() for name in log.split(",") if name.strip() != "none"]
+    return {"display": display, "loggers": loggers, "profile": profile}
+
+
+def _check_resume(resume: Path, *, output: Path | None, overwrite: bool, dry_run: bool, own_data: bool) -> None:
+    """Raise if an option cannot be combined with --resume."""
+    for option, value in {"--output": output, "--overwrite": overwrite, "--dry-run": dry_run}.items():
+        if value and (option != "--output" or resume != AUTO):
+            raise InputError(f"{option} cannot be combined with --resume")
+    if resume != AUTO and own_data:
+        raise InputError(
+            "--data, --valid, --test, --data-dir and --strict cannot be combined with --resume: a resumed run keeps "
+            "its data"
+        )
 
 
 def _default_folder(recipe: "Recipe", *, overwrite: bool) -> Path:
@@ -135,7 +198,7 @@ def _check_same_recipe(recipe: str | None, folder: Path) -> None:
             raise InputError(f"{folder} is not a run of {recipe}: its model.{key} is {config[key]!r}, not {value!r}")
 
 
-def _data_overrides(
+def data_overrides(
     recipe: str, data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None
 ) -> list[str]:
     """Return recipe overrides that train on the user's files, read in the format of the recipe's task."""
@@ -188,8 +251,12 @@ def _duration(seconds: float) -> str:
 
 
 def _report(done: "Job", recipe: str | None, json: bool) -> None:
-    """Print the outcome of the run and the next commands."""
+    """Print the outcome of the run and the next commands; of several processes, the first does."""
     run, state = done.run, done.state
+    if not done.main:
+        if not state.finished:
+            raise typer.Exit(options.INTERRUPTED)
+        return
     if json:
         best = state.best and {"step": state.best.step, run.recipe.train.best_by: state.best.value}
         result_json(

@@ -1,15 +1,15 @@
 """Progress bars (terminal only) and messages on stderr."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from rich.console import Console
+import rich.progress
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     MofNCompleteColumn,
-    Progress,
     ProgressColumn,
     TextColumn,
     TimeRemainingColumn,
@@ -22,13 +22,31 @@ from qkv.runtime.text import escape_controls
 BAR_WIDTH = 24
 
 
-def live_progress(console: Console, *columns: ProgressColumn, transient: bool = True, hidden: bool = False) -> Progress:
+class Progress(rich.progress.Progress):
+    """A progress display with other renderables above its bars."""
+
+    above: Callable[[], Iterable[RenderableType]] = tuple
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from self.above()
+        yield from super().get_renderables()
+
+
+def live_progress(
+    console: Console,
+    *columns: ProgressColumn,
+    transient: bool = True,
+    hidden: bool = False,
+    above: Callable[[], Iterable[RenderableType]] = tuple,
+) -> Progress:
     """Return a progress display that does not redirect stdout and is disabled unless the console is a terminal.
+
+    `above` returns what is shown above the bars, at each refresh.
 
     By default rich redirects sys.stdout and sys.stderr to its console (here stderr) while a display is live, so that
     results would never reach a redirected stdout. Every `Progress` of the package is created here.
     """
-    return Progress(
+    progress = Progress(
         *columns,
         console=console,
         disable=hidden or not console.is_terminal,
@@ -36,6 +54,8 @@ def live_progress(console: Console, *columns: ProgressColumn, transient: bool = 
         redirect_stdout=False,
         redirect_stderr=False,
     )
+    progress.above = above
+    return progress
 
 
 def print_message(console: Console, text: str) -> None:

@@ -126,17 +126,24 @@ def write_atomically(path: Path, data: bytes) -> None:
     with name_output_errors(path):
         check_output_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = _scratch(path)
-        _remove(scratch)
-        try:
-            with scratch.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(scratch, path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        with scratch_file(path) as file:
+            file.write(data)
         _sync(path.parent)
+
+
+@contextmanager
+def scratch_file(path: Path) -> Iterator[io.BufferedRandom]:
+    """Yield a new file that atomically becomes `path` on exit."""
+    scratch = _scratch(path)
+    _remove(scratch)
+    try:
+        with scratch.open("x+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -207,17 +214,17 @@ def remove_scratch(path: Path) -> None:
 
 
 @contextmanager
-def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder; raise if another process holds it. A dead process releases its lock."""
+def exclusive_lock(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold an exclusive lock on a folder; if another process holds it, raise or wait. A dead process releases it."""
     with open_for_append(folder / LOCK) as lock:
-        lock_file(lock, folder)
+        lock_file(lock, folder, wait=wait)
         yield
 
 
-def lock_file(file: io.BufferedWriter, path: Path) -> None:
-    """Lock an open file until it is closed; raise with the name `path` if another process has locked it."""
+def lock_file(file: io.BufferedWriter, path: Path, *, wait: bool = False) -> None:
+    """Lock an open file until it is closed; if another process has locked it, raise with the name `path`, or wait."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InputError(f"{path}: in use by another process") from None
 

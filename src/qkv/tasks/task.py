@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field
@@ -14,9 +14,11 @@ from pydantic import Field
 from qkv.config import Config, Term
 from qkv.datasets.columns import Column
 from qkv.datasets.dataset import Dataset, DatasetConfig, PairConfig, PairDataset, TextDatasetConfig
+from qkv.datasets.large_text import LargeText
 from qkv.metrics import Metric
 from qkv.metrics.text_metrics import Bucket
 from qkv.nn.interfaces import TextEncoder
+from qkv.tasks.tokenized_text import Unit, cached_tokenizer
 from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import PairTokenizer, Tokenizer
 from qkv.types import Float, Tensor
@@ -61,6 +63,14 @@ class Evaluation:
     mistakes: tuple[tuple[str, str, str], ...] = ()  # (source, output, reference), the first few
 
 
+class Sample(NamedTuple):
+    """An input of the validation data, the model's output for it, and the reference ("" if there is none)."""
+
+    source: str
+    output: str
+    reference: str
+
+
 class Task(ABC):
     """Data, loss and metrics of a task; all that the training loop and `qkv evaluate` use.
 
@@ -81,9 +91,11 @@ class Task(ABC):
     config_class: ClassVar[type[TaskConfig]] = TaskConfig
     batch_units: ClassVar[tuple[str, ...]] = ("tokens", "examples")  # valid values of train.batch_by
 
+    shard_unit: ClassVar[Unit | None] = None  # what is tokenized if a text is read from shards; None: it is not
     unit: ClassVar[str] = "tok"  # unit of `Batch.tokens` in the progress display
     evaluation_unit: ClassVar[str] = "examples"  # unit of `Evaluation.size`
     capturable: bool = False  # whether the loss can be captured in a CUDA graph
+    splittable: ClassVar[bool] = True  # whether the weighted losses of the parts of a batch sum to its loss
 
     valid: Any  # prepared validation examples
 
@@ -130,8 +142,11 @@ class Task(ABC):
         """Size of the training data, e.g. "29,000 pairs"."""
 
     @abstractmethod
-    def epoch(self, number: int) -> list[list[int]]:
-        """Batches of an epoch as lists of example indices; determined by the seed and the epoch number."""
+    def epoch(self, number: int) -> Sequence[list[int]]:
+        """Batches of an epoch as lists of example indices; determined by the seed and the epoch number.
+
+        For a large corpus this is a `LazyBatches`, which takes the same time and memory for any number of batches.
+        """
 
     @abstractmethod
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> Batch:
@@ -144,6 +159,13 @@ class Task(ABC):
     def validate(self, model: Any) -> dict[str, float]:
         """All metrics of the task on the validation data."""
         return self.score_examples(model, self.valid)
+
+    def samples(self, model: Any, count: int) -> list[Sample]:
+        """Outputs for the first `count` validation examples, shown while training; none if the task has no outputs.
+
+        No random numbers may be drawn from PyTorch's generators, since training continues with them.
+        """
+        return []
 
     def evaluate(self, model: Any, data: Any, split: str) -> Evaluation:
         """All metrics of the task on a whole split."""
@@ -193,6 +215,8 @@ def train_tokenizer(data: Dataset[Any], config: DatasetConfig) -> Tokenizer | No
             _train(config.tokenizer, data.source_texts(), config.lowercase),
             _train(config.target_tokenizer, data.target_texts(), config.lowercase),
         )
+    if isinstance(data, LargeText):
+        return cached_tokenizer(data, config)
     return _train(config.tokenizer, data.training_texts(), config.lowercase)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from qkv.training.distributed import like, local
 from qkv.types import Tensor
 
 
@@ -20,11 +21,12 @@ class EMA:
     torch.optim.swa_utils for models whose position tables, which are buffers, grow with the longest input.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: nn.Module, decay: float, module: nn.Module | None = None) -> None:
+        """`module` is a copy of the model, sharded like it, if it is sharded."""
         self.decay = decay
-        self.module: Any = copy.deepcopy(model)
-        self._averages: list[Any] = [average.detach() for average in self.module.parameters()]
-        self._weights: list[Any] = [weight.detach() for weight in model.parameters()]
+        self.module: Any = copy.deepcopy(model) if module is None else module
+        self._averages: list[Any] = [local(average.detach()) for average in self.module.parameters()]
+        self._weights: list[Any] = [local(weight.detach()) for weight in model.parameters()]
 
     def update(self, step: int) -> None:
         """Update the average with the weights after optimizer step `step`."""
@@ -35,4 +37,4 @@ class EMA:
     def restore(self, averages: Mapping[str, Tensor]) -> None:
         """Set the average to saved weights."""
         for name, average in self.module.named_parameters():
-            average.copy_(averages[name])
+            average.copy_(like(averages[name], average))

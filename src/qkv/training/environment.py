@@ -1,15 +1,24 @@
 """Device, precision and code version of a run: if they change, results may differ in the last digits."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from qkv.nn.interfaces import Model
 from qkv.runtime import provenance
+from qkv.runtime.device import autocast
+from qkv.tasks.task import Task
 from qkv.tasks.train_config import TrainConfig
+from qkv.training.distributed import world_size
 
-AFFECTS_NUMERICS = ("device", "precision", "graphs", "torch")
+COMPILE_OPERATIONS = 3e16  # of a run: about two minutes on an H200, of which compiling saves more than it takes
+BFLOAT16_OPERATIONS = 3e9  # of a step on the CPU: on an EPYC Zen 4, smaller ones are no faster in bfloat16
+AFFECTS_NUMERICS = ("device", "precision", "graphs", "compiled", "processes", "parallel", "torch")
 
 
 @dataclass(frozen=True)
@@ -19,6 +28,9 @@ class RunEnvironment:
     device: str  # model name; for a CPU with the number of threads
     precision: str  # "float32" or "bfloat16"
     graphs: bool  # whether steps are captured in CUDA graphs
+    compiled: bool  # whether the blocks of the model are compiled
+    processes: int  # that compute a batch
+    parallel: str  # "ddp" or "fsdp"; "none" with one process
     torch: str
     commit: str  # "" outside a checkout
     source_hash: str
@@ -35,20 +47,78 @@ class RunEnvironment:
         return notes
 
 
-def current_environment(device: torch.device, config: TrainConfig, *, capturable: bool) -> RunEnvironment:
-    """Return the environment of this process; `capturable`: whether CUDA graphs can capture the task's steps."""
+def current_environment(model: Model, task: Task, config: TrainConfig) -> RunEnvironment:
+    """Return the environment of this process."""
+    device, split = model.device, world_size() * config.accumulate > 1
     return RunEnvironment(
         device=provenance.device_name(device),
-        precision=precision_on(device, config),
-        graphs=device.type == "cuda" and config.graphs and capturable,
+        precision=choose_precision(model, task, config),
+        graphs=device.type == "cuda" and config.graphs and task.capturable and not (config.recompute or split),
+        compiled=_compiles(model, task, config),
+        processes=world_size(),
+        parallel=config.parallel if world_size() > 1 else "none",
         torch=torch.__version__,
         commit=provenance.commit(),
         source_hash=provenance.source_hash(),
     )
 
 
-def precision_on(device: torch.device, config: TrainConfig) -> str:
-    """Return the precision of the forward pass on a device: "float32" or "bfloat16"."""
+def _compiles(model: Model, task: Task, config: TrainConfig) -> bool:
+    """Return whether to compile the blocks; the choice depends on the recipe alone, so a resumed run repeats it."""
+    if not model.repeated_blocks or config.compile == "never":
+        return False
+    if config.compile == "always":
+        return True
+    steps = config.epochs * len(task.epoch(0))
+    return model.device.type == "cuda" and steps * step_operations(model, task, config) >= COMPILE_OPERATIONS
+
+
+def step_operations(model: Model, task: Task, config: TrainConfig) -> int:
+    """Return the floating-point operations of a training step: three times those of the forward pass.
+
+    Counted on an example of the first batch, without changing the model, the task or the random state.
+    """
+    task, device = copy.copy(task), model.device  # the loss of a language model keeps its last state
+    batch: Any = task.batch(task.epoch(0)[0], padded_to_shape=True)
+    tensors = {name: tensor for name, tensor in batch.tensors.items() if name not in batch.shared}
+    sizes = {len(tensor) for tensor in tensors.values()}
+    examples = sizes.pop() if len(sizes) == 1 else 1
+    if examples > 1:
+        batch = batch.with_tensors({name: tensor[:1] for name, tensor in tensors.items()})
+    training, trainable = model.training, [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.eval()
+    for parameter in trainable:  # not no_grad: the counter fails on tensors that require a gradient but have no graph
+        parameter.requires_grad_(False)
+    with autocast(device, largest_precision(device, config)), FlopCounterMode(display=False) as counter:
+        task.loss(model, batch.to(device))
+    for parameter in trainable:
+        parameter.requires_grad_(True)
+    model.train(training)
+    return 3 * examples * counter.get_total_flops()
+
+
+def largest_precision(device: torch.device, config: TrainConfig) -> str:
+    """Return the precision that may need the most memory of those that `choose_precision` may return."""
     if config.precision != "auto":
         return config.precision
     return "bfloat16" if device.type == "cuda" else "float32"
+
+
+def choose_precision(model: Model, task: Task, config: TrainConfig) -> str:
+    """Return the precision of the forward pass: "float32" or "bfloat16".
+
+    On a CPU with instructions for bfloat16, it pays off in steps with large matrix products.
+    """
+    precision = largest_precision(model.device, config)
+    if config.precision != "auto" or precision == "bfloat16" or not has_bfloat16_products():
+        return precision
+    return "bfloat16" if step_operations(model, task, config) >= BFLOAT16_OPERATIONS else "float32"
+
+
+@cache
+def has_bfloat16_products() -> bool:
+    """Return whether the CPU has instructions for products of bfloat16 numbers."""
+    capabilities: Mapping[str, Any] = getattr(
+        torch.cpu, "get_capabilities", dict
+    )()  # older versions of PyTorch do not have it
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))

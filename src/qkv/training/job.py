@@ -1,6 +1,7 @@
 """Train a recipe: load data, tokenizer and model, then run the training loop."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,16 @@ from typing import Any
 import torch
 
 from qkv.datasets.dataset import Dataset
-from qkv.errors import CheckpointError
+from qkv.errors import CheckpointError, InputError
 from qkv.hub.model_folder import ModelFolder
+from qkv.runtime import provenance
 from qkv.runtime.device import pick_device
 from qkv.tasks.task import Task
 from qkv.tokenizers import Tokenizer
 from qkv.training.display import Display
+from qkv.training.distributed import is_main, main_first, on_main, require_same
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
+from qkv.training.log import DEFAULT_LOGGERS, check_loggers
 from qkv.training.loop import seconds_per_step, train
 from qkv.training.memory_estimate import check_memory, explain_out_of_memory
 from qkv.training.recipe import Recipe
@@ -27,6 +31,7 @@ class Job:
 
     run: Run
     state: TrainState
+    main: bool = True  # whether this is the first of several processes, or the only one
 
 
 @dataclass(frozen=True)
@@ -52,18 +57,59 @@ def begin(
     *,
     force: bool = False,
     overwrite: bool = False,
+    display: Display | None = None,
+    loggers: Sequence[str] = DEFAULT_LOGGERS,
+    profile: bool = False,
 ) -> Job:
     """Train a recipe into a new folder.
 
     `force` skips the memory check; `overwrite` deletes another run in the folder once all other input is valid.
+    `loggers` receive the values of each step, in addition to log.jsonl. `profile` profiles a few steps.
     """
-    return _train(Run.new(folder, recipe, overwrite=overwrite), device, force)
+    return _train(
+        Run.new(folder, recipe, overwrite=overwrite), device, force, display or Display(), loggers, profile=profile
+    )
 
 
-def resume(folder: Path, device: str = "auto", assignments: Sequence[str] = (), *, force: bool = False) -> Job:
-    """Resume a run from its newest checkpoint; `assignments` override keys of `train` from there on."""
+def resume(
+    folder: Path,
+    device: str = "auto",
+    assignments: Sequence[str] = (),
+    *,
+    force: bool = False,
+    strict: bool = False,
+    display: Display | None = None,
+    loggers: Sequence[str] = DEFAULT_LOGGERS,
+    profile: bool = False,
+) -> Job:
+    """Resume a run from its newest checkpoint; `assignments` override keys of `train` from there on.
+
+    With `strict`, it is an error if the environment has changed since.
+    """
     run = Run.open(folder)
-    return _train(run.with_overrides(assignments) if assignments else run, device, force)
+    run = run.with_overrides(assignments) if assignments else run
+    return _train(run, device, force, display or Display(), loggers, strict=strict, profile=profile)
+
+
+def unfinished(recipe: Recipe, folders: Iterable[Path]) -> Path | None:
+    """Return the newest of the runs of a recipe in these folders that is not finished; a single one may be."""
+    folders = list(folders)
+    runs = []
+    for folder in folders:
+        try:
+            run = Run.open(folder)
+        except InputError:
+            continue
+        if _identity(run.manifest.versions[0].recipe) == _identity(recipe):
+            runs.append(run)
+    runs = [run for run in runs if len(folders) == 1 or not run.finished]
+    newest = max(runs, key=lambda run: (run.checkpoints or [run.folder])[-1].stat().st_mtime, default=None)
+    return None if newest is None else newest.folder
+
+
+def _identity(recipe: Recipe) -> dict[str, Any]:
+    """Return all that defines a run: the recipe, whatever options have set its keys."""
+    return {**recipe.to_dict(), "overrides": None}
 
 
 def dry_run(recipe: Recipe, device: str = "auto", *, force: bool = False) -> DryRun:
@@ -85,12 +131,24 @@ def dry_run(recipe: Recipe, device: str = "auto", *, force: bool = False) -> Dry
     )
 
 
-def _train(run: Run, device: str, force: bool) -> Job:
-    display = Display()
+def _train(
+    run: Run,
+    device: str,
+    force: bool,
+    display: Display,
+    loggers: Sequence[str],
+    *,
+    strict: bool = False,
+    profile: bool = False,
+) -> Job:
+    check_loggers(loggers)
     data, _, task, model = _prepare(run.recipe, run, device, display, force)
+    require_same({"data": data.fingerprint, "model": str(model.config), "version of qkv": provenance.source_hash()})
     # All input has been checked: only now is the run's folder created.
-    with run.lock(), explain_out_of_memory(run):
-        return Job(run, train(run, task, model, data.fingerprint, display))
+    with ExitStack() as stack, explain_out_of_memory(run):
+        on_main(lambda: stack.enter_context(run.lock()))
+        state = train(run, task, model, data.fingerprint, display, loggers, strict=strict, profile=profile)
+        return Job(run, state, is_main())
 
 
 def _prepare(
@@ -102,7 +160,7 @@ def _prepare(
     """
     torch_device = pick_device(device)
     task_class, network = recipe.task_class, recipe.model_class
-    data = recipe.data.load()
+    data = main_first(recipe.data.load)
     resumed = run if run is not None and run.opened is not None and run.checkpoints else None
     pretrained = None if resumed else load_pretrained(recipe)
     if resumed is not None:
@@ -117,11 +175,12 @@ def _prepare(
         config = pretrained_config(recipe, pretrained, task_class.sizes(data, tokenizer))
     else:
         tokenizer = task_class.train_tokenizer(data, recipe.data, recipe.model)
-        config = recipe.model.replace(**task_class.sizes(data, tokenizer))
+        sizes = task_class.sizes(data, tokenizer)
+        config = recipe.model.replace(**{key: sizes[key] for key in sizes if key in type(recipe.model).model_fields})
     task = task_class(data, tokenizer, config, recipe.task, recipe.train, recipe.seed)
     if not force:
         check_memory(recipe, network, config, task, torch_device, display.print)
-    if run is not None:
+    if run is not None and is_main():
         run.check_folder()
     torch.manual_seed(recipe.seed)
     model: Any = network(config)
@@ -151,4 +210,5 @@ def _describe_tokenizer(recipe: Recipe, tokenizer: Tokenizer | None) -> str:
     source = f"  tokenizer {data.tokenizer.name} ({len(tokenizer.source):,})"
     if tokenizer.target is tokenizer.source:
         return source
-    return f"{source} to {data.target_tokenizer.name} ({len(tokenizer.target):,})"
+    target = getattr(tokenizer.target, "registered_name", "")
+    return f"{source} to {target} ({len(tokenizer.target):,})"

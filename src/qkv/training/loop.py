@@ -1,49 +1,93 @@
 """The training loop."""
 
+import copy
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch.profiler import record_function
 
 from qkv.config import build
 from qkv.errors import InputError, NotFinite
 from qkv.hub import Network
-from qkv.hub.checkpoint_manifest import write_manifest
-from qkv.hub.model_folder import checkpoint_path, save_model
-from qkv.hub.tensors import WEIGHTS, read_tensors, write_tensors
+from qkv.hub.model_folder import checkpoint_path
+from qkv.hub.tensors import WEIGHTS, read_tensors
 from qkv.runtime.device import random_state, restore_random_state
-from qkv.runtime.files import atomic_folder, remove_folder
-from qkv.tasks.task import Batch, Task
+from qkv.runtime.files import remove_folder
+from qkv.tasks.task import Task
 from qkv.tasks.train_config import TrainConfig
+from qkv.training.checkpoint import TRAINING, Checkpoint, CheckpointWriter, read_sharded
 from qkv.training.display import Display
+from qkv.training.distributed import (
+    SplitTrainStep,
+    any_process,
+    gather,
+    gather_weights,
+    is_main,
+    like,
+    local,
+    on_main,
+    parallelize,
+    rank,
+    shard,
+    split,
+    training_buffers,
+    world_size,
+)
 from qkv.training.ema import EMA
-from qkv.training.environment import RunEnvironment, current_environment
-from qkv.training.log import Log
-from qkv.training.run import LOG, Best, Run, TrainState
+from qkv.training.environment import RunEnvironment, current_environment, step_operations
+from qkv.training.log import DEFAULT_LOGGERS, Log, LoggedRun, NoLog
+from qkv.training.optimizer import build_optimizer, learning_rate
+from qkv.training.profile import RANGES, StepProfile
+from qkv.training.run import Best, Run, TrainState
 from qkv.training.run_manifest import MANIFEST
-from qkv.training.step import CudaGraphTrainStep, TrainStep
+from qkv.training.step import CudaGraphTrainStep, TrainStep, prepare_blocks
+from qkv.training.update import GuardedUpdate, PendingReport
 from qkv.types import Tensor
 
 LOG_EVERY = 20  # steps
-TRAINING = "training.safetensors"  # in a checkpoint: all that is not part of the model
+MAX_PENDING = 1  # steps on a GPU whose result the host does not wait for
+MAX_SKIPPED = 10  # updates in a row, before training stops
+SEEDS = 2**31  # number of seeds of a recipe; those of the other processes follow
 
 
-def train(run: Run, task: Task, model: Network, data: str, display: Display) -> TrainState:
-    """Train to the end of the recipe, from the newest checkpoint if there is one; Ctrl-C saves and returns early."""
-    trainer = Trainer(run, task, model, data, display)
-    with Interrupt() as interrupt, Log(run.folder / LOG, trainer.state.step + 1) as log, display:
-        return trainer.train(log, interrupt)
+def train(
+    run: Run,
+    task: Task,
+    model: Network,
+    data: str,
+    display: Display,
+    loggers: Sequence[str] = DEFAULT_LOGGERS,
+    *,
+    strict: bool = False,
+    profile: bool = False,
+) -> TrainState:
+    """Train to the end of the recipe, from the newest checkpoint if there is one; Ctrl-C saves and returns early.
+
+    With `strict`, a checkpoint of another environment is an error. With `profile`, a few steps are profiled.
+    """
+    with CheckpointWriter() as writer:
+        trainer = Trainer(run, task, model, data, display, writer, strict=strict)
+        logged = LoggedRun(run.folder, trainer.state.step + 1, run.recipe.to_dict())
+        log = Log(logged, loggers, display.print) if is_main() else NoLog()
+        if profile and is_main():
+            trainer.profile_steps()
+        with Interrupt() as interrupt, log, display:
+            return trainer.train(log, interrupt)
 
 
 class Interrupt:
-    """True once SIGINT or SIGTERM was received, to stop after the step; a second signal raises KeyboardInterrupt."""
+    """True once SIGINT or SIGTERM was received, to stop after the step; a second signal raises KeyboardInterrupt.
+
+    With several processes further signals are ignored: torchrun repeats the one it receives.
+    """
 
     def __init__(self) -> None:
         self._requested = False
@@ -60,7 +104,7 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._requested:
+        if self._requested and world_size() == 1:
             raise KeyboardInterrupt
         self._requested = True
 
@@ -68,31 +112,68 @@ class Interrupt:
 class Trainer:
     """The model, the optimizer and the state of a run, restored from its newest checkpoint."""
 
-    def __init__(self, run: Run, task: Task, model: Network, data: str, display: Display) -> None:
+    def __init__(
+        self,
+        run: Run,
+        task: Task,
+        model: Network,
+        data: str,
+        display: Display,
+        writer: CheckpointWriter,
+        *,
+        strict: bool = False,
+    ) -> None:
         self.run, self.task, self.model, self.data, self.display = run, task, model, data, display
+        self.writer = writer
         self.config = config = run.recipe.train
-        self.optimizer = adamw(model, config)
-        self.ema = EMA(model, config.ema) if config.ema else None
-        self.averaged = model if self.ema is None else self.ema.module  # validated and saved
-        self.environment = current_environment(model.device, config, capturable=task.capturable)
-        self.state = self.restore()
-        run.truncate_log(self.state)
+        self.environment = current_environment(model, task, config)
+        sharded = self.environment.parallel == "fsdp"
+        average = copy.deepcopy(model) if config.ema else None
+        replica = copy.deepcopy(model) if sharded and is_main() else None
         self.train_step = build_train_step(task, model, config, self.environment)
+        if average is not None and sharded:
+            shard(average)
+        self.optimizer = build_optimizer(model, config)
+        self.guarded_update = GuardedUpdate(self.optimizer, config, model.device)
+        self.pending: deque[PendingReport] = deque()
+        self.skipped = 0  # updates in a row
+        self.profile: StepProfile | None = None
+        self.ema = EMA(model, config.ema, average) if average is not None else None
+        self.source = model if average is None else average  # of the weights that are validated and saved
+        self.averaged: Any = replica if sharded else self.source
+        if rank():  # dropout of each process
+            torch.manual_seed(run.recipe.seed + rank() * SEEDS)
+        self.state = self.restore(strict=strict)
+        if is_main():
+            run.truncate_log(self.state)
         self.saved = self.state if run.checkpoints else None
+
+    def profile_steps(self) -> None:
+        """Profile a few of the next steps."""
+        # Counting runs the model in one process, which sharded weights do not allow.
+        operations = partial(step_operations, self.model, self.task, self.config) if world_size() == 1 else None
+        self.profile = StepProfile(
+            self.run.folder, self.model.device, self.environment.precision, operations, self.display.print
+        )
 
     def train(self, log: Log, interrupt: Interrupt) -> TrainState:
         """Run the remaining steps; after an interrupt, save and return."""
         config = self.config
         began, clock, tokens = time.monotonic() - self.state.seconds, time.monotonic(), 0
         steps = remaining_steps(self.task, config.epochs, self.state)
-        batches = Prefetcher(self.task, steps, self.model.device, filled=self.environment.graphs)
+        batches = Prefetcher(self.task, steps, self.model.device, config.accumulate, filled=self.environment.graphs)
         for step, batch in batches:
             rate = learning_rate(config, self.state.step, step.start)
-            loss, norm = self.update(batch, batches, rate)
+            self.update(batch, batches, rate)
             tokens += batch.tokens
             now = time.monotonic()
             self.advance(step, now - began)
+            if self.profile is not None:
+                self.profile.step(batch.tokens)
             if self.state.step % LOG_EVERY == 0 or self.state.step == 1 or step.end == 1.0:
+                self.check_reports()
+                _, loss, norm, _ = self.report
+                now = time.monotonic()
                 speed, clock, tokens = tokens / (now - clock), now, 0
                 log.write(self.state.step, "train", {"loss": loss, "norm": norm, "lr": rate, "tokens_per_s": speed})
                 self.display.step(step.epoch + 1, config.epochs, step.end, loss, speed, self.task.unit)
@@ -105,30 +186,50 @@ class Trainer:
                     self.display.print(f"early stopping: {config.best_by} has not improved in {failed} validations")
                     break
                 clock, tokens = time.monotonic(), 0  # the reported speed is that of training
-            stopping = bool(interrupt)  # read once: a signal between two reads must not stop without saving
+            self.writer.check()
+            stopping = any_process(bool(interrupt))  # read once: a signal after it must not stop without saving
             if self.state.step % config.save_every == 0 or stopping:
                 self.save()
             if stopping:
+                self.writer.wait()
                 return self.state
+        if self.profile is not None:
+            self.profile.close()
         if not self.state.finished:
             if self.state.validated < self.state.step:
                 self.validate(log)
             self.state = replace(self.state, finished=True, seconds=time.monotonic() - began)
             self.save()
+        self.writer.wait()
         return self.state
 
-    def update(self, batch: Batch, batches: "Prefetcher", rate: float) -> tuple[float, float]:
-        """Update the weights; return the loss and the norm of the gradient before clipping."""
+    def update(self, batch: Any, batches: "Prefetcher", rate: float) -> None:
+        """Update the weights; the result is checked while the next step runs."""
         self.model.train()
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        output = self.train_step(batch)
-        batches.prefetch()  # overlap host work with the GPU
-        loss, norm = torch.stack(list(output)).tolist()
-        require_finite(loss, "loss", self.state, self.run)
-        require_finite(norm, "gradient", self.state, self.run)
-        self.optimizer.step()
-        return loss, norm
+        with record_function(RANGES[0]):
+            output = self.train_step(batch)
+        with record_function(RANGES[1]):
+            self.pending.append(self.guarded_update(self.state.step + 1, output, rate))
+        with record_function(RANGES[2]):
+            batches.prefetch()  # overlap host work with the GPU
+        self.check_reports(MAX_PENDING if self.model.device.type == "cuda" else 0)
+
+    def check_reports(self, pending: int = 0) -> None:
+        """Wait for the reports of all but the last `pending` steps; skipped updates are printed, or stop training."""
+        while len(self.pending) > pending:
+            self.report = report = self.pending.popleft().read()
+            self.skipped = self.skipped + 1 if report.skipped else 0
+            if not report.skipped:
+                continue
+            finite = math.isfinite(report.loss) and math.isfinite(report.norm)
+            name, value = ("loss", report.loss) if not math.isfinite(report.loss) else ("gradient", report.norm)
+            if (not finite and self.config.on_nonfinite == "stop") or self.skipped >= MAX_SKIPPED:
+                reason = "is not finite" if not finite else f"was too large in {MAX_SKIPPED} steps in a row"
+                raise NotFinite(
+                    f"step {report.step}: the {name} {reason} ({value}); stopped before the update; "
+                    f"{last_checkpoint(self.run)}; try a lower train.lr, a longer train.warmup or precision float32"
+                )
+            self.display.print(f"step {report.step}: skipped the update: {name} {value:.3g}")
 
     def advance(self, step: "Step", seconds: float) -> None:
         """Count a step, and average the weights."""
@@ -139,95 +240,135 @@ class Trainer:
 
     def validate(self, log: Log) -> None:
         """Evaluate the averaged weights on the validation data, and count the validations since the best one."""
-        self.averaged.eval()
-        scores = self.task.validate(self.averaged)
+        self.check_reports()
+        if self.environment.parallel == "fsdp":
+            gather_weights(self.source, self.averaged)
+        with torch.compiler.set_stance("force_eager"):  # in other shapes, and too short to compile for
+            scores = on_main(lambda: self.task.validate(self.averaged.eval()))
         metric, value = self.task.metrics[self.config.best_by], scores[self.config.best_by]
         state = replace(self.state, validated=self.state.step, evals_since_best=self.state.evals_since_best + 1)
         if math.isfinite(value) and (state.best is None or metric.at_least_as_good(value, state.best.value)):
             state = replace(state, best=Best(state.step, value), evals_since_best=0)
         log.write(state.step, "valid", scores)
         self.display.validated(metric, value, state.best)
+        if is_main() and (samples := self.display.draw_samples(self.task, self.averaged)):
+            log.write_samples(state.step, samples)
         self.state = state
 
     def save(self) -> None:
-        """Write a checkpoint, unless that of this state exists, and remove the oldest beyond `train.keep`."""
+        """Write a checkpoint, unless that of this state exists; the oldest beyond `train.keep` are removed."""
         run, state, model = self.run, self.state, self.model
         if self.saved == state:
             return
-        if not all(parameter.isfinite().all() for parameter in model.parameters()):
+        self.check_reports()
+        if not all(local(parameter).isfinite().all() for parameter in model.parameters()):
             raise NotFinite(f"step {state.step}: a weight is not finite; {last_checkpoint(run)}")
-        if not (run.folder / MANIFEST).exists():  # the folder was removed or renamed while training
+        if is_main() and not (run.folder / MANIFEST).exists():  # the folder was removed or renamed while training
             run.manifest.write(run.folder)
-        tensors = {f"random.{name}": value for name, value in random_state(model.device).items()}
-        tensors |= {f"carried.{name}": value.contiguous() for name, value in self.task.carried_state().items()}
-        tensors |= {f"buffer.{name}": value.contiguous() for name, value in _buffers(model).items()}
-        for name, parameter in model.named_parameters():
-            moments = self.optimizer.state[parameter]
-            tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
-        if self.ema is not None:
-            tensors |= {f"weight.{name}": value for name, value in model.named_parameters()}
-        with atomic_folder(checkpoint_path(run.folder, state.step)) as scratch:
-            save_model(self.averaged, self.task.tokenizer, scratch)
-            write_tensors(tensors, scratch / TRAINING)
-            write_manifest(scratch, {"state": asdict(state), "data": self.data, **asdict(self.environment)})
-        best = state.best and checkpoint_path(run.folder, state.best.step)
-        for old in [old for old in run.checkpoints if old != best][: -self.config.keep]:
-            remove_folder(old)
+        if self.environment.parallel == "fsdp":
+            gather_weights(self.source, self.averaged)
+        training, sharded = self.training_tensors()
+        checkpoint = Checkpoint(
+            checkpoint_path(run.folder, state.step), model, self.task.tokenizer,
+            dict(self.averaged.named_parameters()) if is_main() else {}, training, sharded,
+            {"state": asdict(state), "data": self.data, **asdict(self.environment)},
+        )  # fmt: skip
+        self.writer.submit(checkpoint, then=partial(remove_old, run, state))
         self.saved = state
 
-    def restore(self) -> TrainState:
+    def training_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return all that is saved beside the model: small tensors, on the first process, and those of each weight."""
+        model = self.model
+        gathered = gather((random_state(model.device), self.task.carried_state()))
+        small = {f"guard.{name}": value for name, value in self.guarded_update.state().items()}
+        small |= {f"buffer.{name}": value for name, value in training_buffers(model).items()}
+        for number, (random, _) in enumerate(gathered):
+            small |= {f"{random_prefix(number)}{name}": value for name, value in random.items()}
+        for name in gathered[0][1] if gathered else ():
+            parts = [carried[name] for _, carried in gathered]
+            small[f"carried.{name}"] = parts[0] if len(parts) == 1 else torch.cat(parts)
+        sharded: dict[str, Tensor] = {}
+        for name, parameter in model.named_parameters():
+            for key, value in self.optimizer.state_of(parameter).items():
+                (sharded if value.shape == parameter.shape else small)[f"optimizer.{name}.{key}"] = value.detach()
+            if self.ema is not None:
+                sharded[f"weight.{name}"] = parameter.detach()
+        return small, sharded
+
+    def restore(self, *, strict: bool = False) -> TrainState:
         """Restore model, optimizer, EMA and random state from the newest checkpoint, and return its state."""
         run, model, environment = self.run, self.model, self.environment
-        if not run.checkpoints:
+        path = on_main(lambda: run.checkpoints[-1] if run.checkpoints else None)
+        if path is None:
             return TrainState(devices=(environment.device,))
-        path = run.checkpoints[-1]
-        record = run.verify(path)
+        record = on_main(lambda: run.verify(path))
         if record["data"] != self.data:
             raise InputError(f"{run.folder}: the data have changed since this run was started; start a new run")
-        weights = read_tensors(path / WEIGHTS, {name: p.shape for name, p in model.named_parameters()})
-        saved = read_tensors(path / TRAINING)
+        differences = environment.differences(record)
+        if strict and differences:
+            raise InputError(f"--strict-resume: {path}: {'; '.join(differences)}")
+        parameters = dict(model.named_parameters())
+        weights = read_tensors(path / WEIGHTS, {name: p.shape for name, p in parameters.items()})
+        saved = read_tensors(path / TRAINING) | read_sharded(path, parameters)
         raw_weights = weights if self.ema is None else _with_prefix("weight.", saved)
         with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                parameter.copy_(raw_weights[name])
-                self.optimizer.state[parameter] = _moments(saved, name, parameter)
+            for name, parameter in parameters.items():
+                parameter.copy_(like(raw_weights[name], parameter))
+                self.optimizer.restore(parameter, _moments(saved, name, parameter))
             # In place: CUDA graphs will be captured with this memory.
-            for name, buffer in _buffers(model).items():
+            for name, buffer in training_buffers(model).items():
                 buffer.copy_(saved.get(f"buffer.{name}", buffer))  # missing from old checkpoints
         if self.ema is not None:
             self.ema.restore(weights)
         self.task.load_carried_state(model, _with_prefix("carried.", saved))
-        restore_random_state(_with_prefix("random.", saved), model.device)
+        self.guarded_update.restore(_with_prefix("guard.", saved))
+        if random := _with_prefix(random_prefix(rank()), saved):  # not if there were fewer processes
+            restore_random_state(random, model.device)
         state = build(TrainState, record["state"], str(path))
         if state.finished and run.manifest.extends_training(state.step):
             state = replace(state, finished=False)
         if environment.device not in state.devices and not state.finished:
             state = replace(state, devices=(*state.devices, environment.device))
-        for note in environment.differences(record):
+        for note in differences:
             self.display.print(f"note: {note}")
         return state
 
 
+def remove_old(run: Run, state: TrainState) -> None:
+    """Remove all checkpoints but the newest `train.keep` and the best."""
+    best = state.best and checkpoint_path(run.folder, state.best.step)
+    for old in [old for old in run.checkpoints if old != best][: -run.recipe.train.keep]:
+        remove_folder(old)
+
+
+def random_prefix(number: int) -> str:
+    """Return the prefix of the names of a process's random state in a checkpoint."""
+    return f"random.{number}." if number else "random."
+
+
 def build_train_step(task: Task, model: Network, config: TrainConfig, environment: RunEnvironment) -> TrainStep[Any]:
-    """Return the function that computes loss and gradients of a batch."""
+    """Return the function that computes loss and gradients of a batch; FSDP replaces the parameters of the model."""
+    prepare_blocks(model.repeated_blocks, compiled=environment.compiled, recompute=config.recompute)
+    if environment.processes * config.accumulate > 1:
+        return SplitTrainStep(parallelize(task, model, config), environment.precision, config.clip)
     step_class = CudaGraphTrainStep if environment.graphs else TrainStep
     return step_class(model, partial(task.loss, model), environment.precision, config.clip)
 
 
 def seconds_per_step(task: Task, model: Network, config: TrainConfig, count: int = 3) -> float:
     """Return the mean time of `count` training steps, on batches spread over an epoch; changes the model."""
-    environment = current_environment(model.device, config, capturable=task.capturable)
+    environment = current_environment(model, task, config)
     train_step = build_train_step(task, model, config, environment)
-    optimizer = adamw(model, config)
+    optimizer = build_optimizer(model, config)
     batches = task.epoch(0)
     seconds = []
     model.train()
     for number in range(0, len(batches), -(-len(batches) // count)):
         for _ in range(2):  # the first step on a batch also compiles and captures kernels
             began = time.monotonic()
-            batch = task.batch(batches[number], padded_to_shape=environment.graphs).to(model.device)
+            batch = prepare(task, batches[number], config.accumulate, filled=environment.graphs).to(model.device)
             torch.stack(list(train_step(batch))).tolist()
-            optimizer.step()
+            optimizer.step(config.lr)
             elapsed = time.monotonic() - began
         seconds.append(elapsed)
     return sum(seconds) / len(seconds)
@@ -252,82 +393,49 @@ def remaining_steps(task: Task, epochs: int, state: TrainState) -> Iterator[Step
             yield Step(epoch, number, batches[number], start, end)
 
 
+def prepare(task: Task, rows: list[int], accumulate: int, *, filled: bool) -> Any:
+    """Return a batch, or the parts of it that this process computes."""
+    batch: Any = task.batch(rows, padded_to_shape=filled)
+    return batch if world_size() * accumulate == 1 else split(batch, accumulate)
+
+
 class Prefetcher:
     """Iterates over steps and their batches; the next batch can be built ahead, since it depends on its step alone."""
 
-    def __init__(self, task: Task, steps: Iterator[Step], device: torch.device, *, filled: bool) -> None:
+    def __init__(
+        self, task: Task, steps: Iterator[Step], device: torch.device, accumulate: int, *, filled: bool
+    ) -> None:
         self.task = task
         self.steps = steps
         self.device = device
+        self.accumulate = accumulate
         self.filled = filled
-        self._ready: list[tuple[Step, Batch]] = []
+        self._ready: list[tuple[Step, Any]] = []
 
     def prefetch(self) -> None:
         """Build the next batch, unless it is ready or there is none."""
         if not self._ready and (step := next(self.steps, None)) is not None:
-            self._ready.append((step, self.task.batch(step.rows, padded_to_shape=self.filled).to(self.device)))
+            batch = prepare(self.task, step.rows, self.accumulate, filled=self.filled)
+            self._ready.append((step, batch.to(self.device)))
 
     def __iter__(self) -> "Prefetcher":
         return self
 
-    def __next__(self) -> tuple[Step, Batch]:
+    def __next__(self) -> tuple[Step, Any]:
         self.prefetch()
         if not self._ready:
             raise StopIteration
         return self._ready.pop()
 
 
-def learning_rate(config: TrainConfig, step: int, done: float) -> float:
-    """Return the learning rate at `step` (from 0), when the fraction `done` of the run is over.
-
-    Linear warmup, times the decay of the config.
-    """
-    warmup = min(1.0, (step + 1) / (config.warmup + 1))
-    match config.decay:
-        case "constant":
-            decay = 1.0
-        case "linear":
-            decay = 1.0 - done
-        case "cosine":
-            decay = 0.5 * (1.0 + math.cos(math.pi * done))
-        case "inverse_sqrt":
-            decay = min(1.0, math.sqrt((config.warmup + 1) / (step + 1)))
-    return config.lr * warmup * decay
-
-
-def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """Return AdamW over the trainable parameters, with weight decay on matrices only (not on biases and norms)."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in trainable if parameter.ndim >= 2]
-    vectors = [parameter for parameter in trainable if parameter.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.98), fused=True)
-
-
-def require_finite(value: float, name: str, state: TrainState, run: Run) -> None:
-    """Raise NotFinite before an update with a non-finite loss or gradient."""
-    if math.isfinite(value):
-        return
-    raise NotFinite(
-        f"step {state.step + 1}: the {name} is not finite ({value}); stopped before the update; "
-        f"{last_checkpoint(run)}; try a lower train.lr, a longer train.warmup or precision float32"
-    )
-
-
 def last_checkpoint(run: Run) -> str:
     return f"the last checkpoint is {run.checkpoints[-1]}" if run.checkpoints else "no checkpoint has been written yet"
-
-
-def _buffers(model: Network) -> dict[str, Tensor]:
-    """Return the persistent buffers of a model, such as the baseline of hard attention; used in training only."""
-    weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    return {name: value for name, value in model.state_dict().items() if name not in weights}
 
 
 def _moments(saved: dict[str, Tensor], name: str, parameter: Tensor) -> dict[str, Tensor]:
     """Return the optimizer state of one parameter, on its device."""
     moments = _with_prefix(f"optimizer.{name}.", saved)
-    return {key: value.to(parameter.device) for key, value in moments.items() if "." not in key}
+    return {key: like(value, parameter) for key, value in moments.items() if "." not in key}
 
 
 def _with_prefix(prefix: str, saved: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -16,12 +16,14 @@ from rich.filesize import decimal as format_bytes
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from qkv.datasets.permutation import LazyBatches
 from qkv.errors import InputError, OutOfMemory
 from qkv.hub.meta_model import empty_model, meta_model
 from qkv.runtime.device import autocast
 from qkv.runtime.memory import free_memory, is_out_of_memory, require_memory
 from qkv.tasks.task import Batch, Task
-from qkv.training.environment import precision_on
+from qkv.training.distributed import world_size
+from qkv.training.environment import largest_precision
 from qkv.training.recipe import Recipe
 from qkv.training.run import Run
 from qkv.types import Tensor
@@ -42,12 +44,14 @@ def check_memory(
         "this model", {"parameters": parts["parameters"]}, torch.device("cpu"), advice
     )  # it is initialized on the CPU
     require_memory("this model", parts, device, advice)
-    activations = activation_memory(network, config, task, device, precision_on(device, recipe.train))
+    activations = activation_memory(network, config, task, device, largest_precision(device, recipe.train))
     free, tokens = free_memory(device), f"train.batch_size ({recipe.train.batch_size:,})"
+    if activations is not None:
+        activations //= world_size() * recipe.train.accumulate
     if activations is None or free is None or sum(parts.values()) + activations <= free:
         return
     parts |= {"activations of a batch": activations // ACCURACY}
-    require_memory("training", parts, device, lambda: f"lower {tokens}; --force tries anyway")
+    require_memory("training", parts, device, lambda: f"lower {tokens} or raise train.accumulate; --force tries anyway")
     warn(
         f"note: the activations of a batch need about {format_bytes(activations)}, and {format_bytes(free)} are free "
         f"on {device} for everything: if memory runs out, lower {tokens}"
@@ -86,6 +90,8 @@ def activation_memory(
 
     try:
         batches = task.epoch(0)
+        if isinstance(batches, LazyBatches):
+            batches = batches[:1]  # all have the same shape
         # Batches have about the same number of tokens: the one with the most or the longest examples is the largest.
         return max(_extrapolate(task.batch(pick(batches, key=len)), saved) for pick in (max, min))
     except (MemoryError, RuntimeError, ValueError):  # training itself will report the error

@@ -28,7 +28,7 @@ from qkv.training.recipe import Recipe
 from qkv.training.run_manifest import MANIFEST, RECIPE, Manifest, Version
 
 LOG = "log.jsonl"
-RUN_FILES = (MANIFEST, RECIPE, LOG, "results.jsonl", "tensorboard")
+RUN_FILES = (MANIFEST, RECIPE, LOG, "results.jsonl", "loggers.json", "tensorboard", "wandb", "profile")
 # Keys that can change on resume. The others define the model, the data or how an epoch is divided into batches.
 CHANGEABLE = (
     "task.label_smoothing",
@@ -39,6 +39,8 @@ CHANGEABLE = (
     "train.weight_decay",
     "train.clip",
     "train.precision",
+    "train.accumulate",
+    "train.parallel",
     "train.graphs",
     "train.validate_every",
     "train.valid_size",
@@ -153,6 +155,11 @@ class Run:
         """Return the complete checkpoints, oldest first."""
         return checkpoints_in(self.folder)
 
+    @property
+    def finished(self) -> bool:
+        """Whether the newest checkpoint is that of the end of training."""
+        return bool(self.checkpoints) and bool(read_manifest(self.checkpoints[-1]).get("state", {}).get("finished"))
+
     def data(self) -> Dataset[Any]:
         """Load the data that the run was trained on; raise if they have changed."""
         loaded = self.recipe.data.load()
@@ -204,6 +211,6 @@ def _is_logged_by(state: TrainState, line: str) -> bool:
     """Return whether a log line belongs to a step up to `state`; False for a malformed line."""
     try:
         record = json.loads(line)
-        return int(record["step"]) <= (state.validated if record["kind"] == "valid" else state.step)
+        return int(record["step"]) <= (state.step if record["kind"] == "train" else state.validated)
     except (ValueError, KeyError, TypeError):
         return False

@@ -5,12 +5,14 @@ computation. A CUDA graph is launched once for all of them. Its shapes are fixed
 (`qkv.datasets.batching`), and it owns its memory: inputs are copied into it and results are copied out of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.runtime.device import autocast
@@ -19,6 +21,19 @@ from qkv.types import Float, Tensor
 MAX_GRAPHS = 128  # further shapes run eagerly
 
 Batch = TypeVar("Batch", bound=TensorBatch)
+
+
+def prepare_blocks(blocks: Iterable[nn.Module], *, compiled: bool, recompute: bool) -> None:
+    """Compile each block, and let its backward pass recompute its activations.
+
+    Blocks of the same class share their compiled code, so that compiling takes as long as for one block. The kernels of
+    a compiled block can be captured in a CUDA graph.
+    """
+    for block in blocks:
+        if recompute:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        if compiled:
+            block.compile()
 
 
 class StepOutput(NamedTuple):
@@ -58,7 +73,7 @@ class CudaGraphTrainStep(TrainStep[Batch]):
     def __init__(self, model: nn.Module, loss: Callable[[Batch], Tensor], precision: str, clip: float) -> None:
         super().__init__(model, loss, precision, clip)
         self._graphs: dict[tuple[torch.Size, ...], CapturedGraph[Batch]] = {}
-        self._gradients = [torch.zeros_like(parameter) for parameter in self.parameters]  # shared by all graphs
+        self._gradients: list[Tensor] = []  # those of the first graph; the others copy theirs into them
         self._output = StepOutput(*(torch.zeros((), device=self.device) for _ in StepOutput._fields))
         self._pool = torch.cuda.graph_pool_handle()  # also shared: only one graph runs at a time
 
@@ -94,8 +109,10 @@ class CudaGraphTrainStep(TrainStep[Batch]):
         with torch.cuda.graph(graph, pool=self._pool):
             output = super().__call__(static)
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-            torch._foreach_copy_(self._gradients, gradients)
+            if self._gradients:
+                torch._foreach_copy_(self._gradients, gradients)
             torch._foreach_copy_(list(self._output), list(output))
+        self._gradients = self._gradients or gradients
         return CapturedGraph(graph, static, tuple(self.model.buffers()))
 
 

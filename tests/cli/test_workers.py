@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from qkv.cli import generate, translate, workers
-from qkv.cli.workers import Placement, place_workers
+from qkv.cli import generate, translate
 from qkv.errors import InputError
+from qkv.runtime import cluster
+from qkv.runtime.cluster import Placement, place_workers
 
 from .command import Ended
 from .test_bulk import GENERATE, finish, models, write_lines  # noqa: F401  (a fixture)
@@ -137,9 +138,9 @@ def test_options_of_workers(qkv: Run, models, tmp_path, monkeypatch):  # noqa: F
         assert f"--workers {count}" in qkv(*command, *files, "--workers", count).error
     assert "--ray-address requires --ray" in qkv(*command, *files, "--ray-address", "auto").error
     assert "--workers requires --input" in qkv(*command, "abc", "--workers", 2).error
-    monkeypatch.setattr(workers, "find_spec", lambda name: None)
-    assert qkv(*command, *files, "--ray").error == workers.INSTALL_RAY
-    monkeypatch.setattr(workers, "find_spec", lambda name: name)
+    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
+    assert qkv(*command, *files, "--ray").error == cluster.INSTALL_RAY
+    monkeypatch.setattr(cluster, "find_spec", lambda name: name)
     assert "--ray requires --input" in qkv(*command, "abc", "--ray").error
     assert "Ray Client" in qkv(*command, *files, "--ray", "--ray-address", "ray://host:10001").error
 
@@ -272,6 +273,7 @@ def test_worker_processes_and_drivers_are_killed(qkv: Run, models, tmp_path):  #
 
 
 @RAY
+@pytest.mark.slow
 def test_a_ray_worker_is_killed(qkv: Run, models, tmp_path):  # noqa: F811
     shards = write_shards(tmp_path / "shards", [200, 100])
     expected = tmp_path / "expected"

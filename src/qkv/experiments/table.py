@@ -74,16 +74,16 @@ def tables(records: Iterable[Record]) -> list[ResultTable]:
     over_folds = _over_folds(kept)
 
     def key(record: Record) -> TableKey:
-        return over_folds.get(_row_key(record)) or _table_key(record)
+        return over_folds.get(_row_key(record)) or table_key(record)
 
-    return [_table(table_key, list(members)) for table_key, members in groupby(sorted(kept, key=key), key=key)]
+    return [result_table(group, list(members)) for group, members in groupby(sorted(kept, key=key), key=key)]
 
 
 def newest(records: Iterable[Record]) -> list[Record]:
     """Keep the newest record for each recipe, seed, search, data and split."""
     ordered = sorted(records, key=lambda record: record.date)
     return list(
-        {(_table_key(record), row_label(record), record.seed, record.split): record for record in ordered}.values()
+        {(table_key(record), row_label(record), record.seed, record.split): record for record in ordered}.values()
     )
 
 
@@ -102,7 +102,8 @@ def markdown(tables: Sequence[ResultTable], command: str, figure: str | None = N
     return "\n\n".join(parts) + "\n"
 
 
-def _table_key(record: Record) -> TableKey:
+def table_key(record: Record) -> TableKey:
+    """Return what the records of a table have in common."""
     return record.data, record.languages, record.task if _task_columns(record.task) else "", record.data_hash
 
 
@@ -114,7 +115,7 @@ def _task_columns(name: str) -> tuple[Column, ...]:
 
 def _row_key(record: Record) -> tuple[TableKey, str]:
     """Return what the records of a row have in common, whatever their folds."""
-    data, languages, task, _ = _table_key(record)
+    data, languages, task, _ = table_key(record)
     return (data, languages, task, ""), row_label(record)
 
 
@@ -138,7 +139,8 @@ def _over_folds(records: Iterable[Record]) -> dict[tuple[TableKey, str], TableKe
     return keys
 
 
-def _table(key: TableKey, records: list[Record]) -> ResultTable:
+def result_table(key: TableKey, records: list[Record]) -> ResultTable:
+    """Return the table of records with the same key, with the best row first."""
     data, languages, task, data_hash = key
     dataset = registered("dataset").get(data)
     columns = _task_columns(task) or (PAIRS if dataset is None else dataset.columns)
@@ -230,7 +232,7 @@ def reproduction_steps(records: Sequence[Record]) -> list[str]:
         if str(record.seed) not in seeds:
             seeds.append(str(record.seed))
     lines = [f"{steps}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" for steps, seeds in commands.items()]
-    return [*lines, *sorted({plain(_environment(record)) for record in records})]
+    return [*lines, *sorted({plain(environment(record)) for record in records})]
 
 
 def _commands(record: Record, splits: Sequence[str]) -> str:
@@ -243,7 +245,7 @@ def _commands(record: Record, splits: Sequence[str]) -> str:
     return f"{code(train)}, then {code(' '.join(['qkv evaluate RUN', *options]))}"
 
 
-def _environment(record: Record) -> str:
+def environment(record: Record) -> str:
     """Describe device, code version and date of training, and of evaluation if they differ."""
     version = _version(record.torch, record.commit, record.source_hash, f"qkv {record.version}")
     evaluated = f"evaluated on {record.device}, {version}"

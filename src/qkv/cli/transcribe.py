@@ -1,0 +1,81 @@
+"""`qkv transcribe`: speech recognition."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli import options, texts
+from qkv.cli.console import progress_bar, result_json, result_line, results_to
+
+if TYPE_CHECKING:
+    from qkv.pipelines.recognizer import Segment, Transcript
+
+CHUNK = 16  # recordings transcribed at a time
+
+
+def transcribe(
+    run: options.Folder,
+    recordings: Annotated[list[str] | None, typer.Argument(metavar="FILE.wav", help="Recording, a WAV file.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--input", metavar="FILE", help="Input file, one path per line (- for stdin).")
+    ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Print the transcript of each window as it is read.")
+    ] = False,
+    num_beams: options.NumBeams = 1,
+    length_penalty: options.LengthPenalty = 1.0,
+    max_new_tokens: options.MaxNewTokens = None,
+    batch_size: options.BatchSize = None,
+    output: options.Output = None,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Transcribe speech in WAV files.
+
+    Each recording is printed as one line. It may have any sampling rate; channels are averaged. A recording that is
+    longer than the model's input, 30 seconds for Whisper, is cut where it is quiet; with --stream, each part is a line
+    that begins with its times in seconds. With --json, each line is an object.
+    """
+    paths = texts.read_texts(recordings, file, strict=True)
+
+    from qkv.generation import GenerationConfig
+    from qkv.pipelines.recognizer import Recognizer
+
+    recognizer = Recognizer(run, device=device)
+    search: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty}
+    search |= {"max_new_tokens": max_new_tokens}
+    with results_to(output), progress_bar("transcribing", len(paths), streaming=True) as progress:
+        if stream:
+            for number, path in enumerate(paths, start=1):
+                for segment in recognizer.stream(path, GenerationConfig(**search)):
+                    _print_segment(number, path, segment, json=json)
+                progress(number)
+            return
+        for begin in range(0, len(paths), CHUNK):
+            transcripts = recognizer(paths[begin : begin + CHUNK], batch_size=batch_size, **search)
+            for number, transcript in enumerate(transcripts, start=begin + 1):
+                if json:
+                    result_json(as_dict(number, transcript))
+                else:
+                    result_line(transcript.text)
+            progress(begin + CHUNK)
+
+
+def _print_segment(number: int, path: str, segment: "Segment", *, json: bool) -> None:
+    if json:
+        result_json({"input": number, "recording": Path(path).name, **_segment_dict(segment)})
+    else:
+        result_line(f"{segment.start:.2f}", f"{segment.end:.2f}", segment.text)
+
+
+def as_dict(number: int, transcript: "Transcript") -> dict[str, Any]:
+    """Return a transcript as a JSON object."""
+    segments = [_segment_dict(segment) for segment in transcript.segments]
+    fields = {"input": number, "recording": transcript.source, "text": transcript.text}
+    return {**fields, "score": round(transcript.score, 6), "segments": segments}
+
+
+def _segment_dict(segment: "Segment") -> dict[str, Any]:
+    times = {"start": round(segment.start, 3), "end": round(segment.end, 3)}
+    return {**times, "text": segment.text, "score": round(segment.score, 6)}

@@ -83,6 +83,20 @@ class ParsedBatch(PairBatch):
     distance: Int[Tensor, "batch source source"]
 
 
+@dataclass(frozen=True)
+class WordPair(EncodedPair):
+    """Token ids of a pair, and the first token of each source word, for models with a source pointer."""
+
+    word_starts: Sequence[int]
+
+
+@dataclass(frozen=True)
+class WordBatch(PairBatch):
+    """Pairs, and the positions of their source words; after the last word, that of the last token."""
+
+    word_starts: Int[Tensor, "batch words"]
+
+
 def parsed_ids(
     tokenizer: Tokenizer, sentences: Sequence[ParsedSentence], *, dropout: float = 0.0, seed: Seed = 0
 ) -> list[tuple[list[int], Tree]]:
@@ -113,7 +127,9 @@ def parsed_encoding(tokenizer: Tokenizer, sentence: ParsedSentence) -> tuple[Enc
 
 
 def with_trees(batch: PairBatch, pairs: Sequence[EncodedPair]) -> PairBatch:
-    """Add the trees of the pairs to a batch, if they have any; padding rows have none."""
+    """Add the trees of the pairs, or the positions of their words, to a batch; padding rows have none."""
+    if any(isinstance(pair, WordPair) for pair in pairs):
+        return WordBatch(**batch.tensors, tokens=batch.tokens, word_starts=_word_starts(batch, pairs))
     trees = [pair.tree for pair in pairs if isinstance(pair, ParsedPair)]
     if not trees:
         return batch
@@ -122,9 +138,25 @@ def with_trees(batch: PairBatch, pairs: Sequence[EncodedPair]) -> PairBatch:
     return ParsedBatch(**batch.tensors, tokens=batch.tokens, depth=positions.depth, distance=positions.distance)
 
 
-def tree_arguments(batch: PairBatch) -> dict[str, TreePositions]:
-    """Keyword arguments of the model other than the tokens: the tree positions, if any."""
+def tree_arguments(batch: PairBatch) -> dict[str, Any]:
+    """Keyword arguments of the model other than the tokens: the tree positions, or those of the words, if any."""
+    if isinstance(batch, WordBatch):
+        return {"word_starts": batch.word_starts}
     return {"tree": TreePositions(batch.depth, batch.distance)} if isinstance(batch, ParsedBatch) else {}
+
+
+def word_starts(tree: Tree) -> list[int]:
+    """Return the first token of each word of a sentence."""
+    return [index for index, word in enumerate(tree.words) if not index or word != tree.words[index - 1]]
+
+
+def _word_starts(batch: PairBatch, pairs: Sequence[EncodedPair]) -> Int[Tensor, "batch words"]:
+    rows, width = batch.source.shape
+    last = (batch.source_lengths - 1)[:, None].expand(rows, width + 1).clone()
+    for row, pair in enumerate(pairs):
+        if isinstance(pair, WordPair):
+            last[row, : len(pair.word_starts)] = torch.tensor(pair.word_starts)
+    return last
 
 
 def _parts(tokenizer: Tokenizer, sentence: ParsedSentence) -> list[str]:

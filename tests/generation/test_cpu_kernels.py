@@ -13,6 +13,7 @@ from qkv.generation.cpu.runner import CPURunner
 from qkv.generation.decoder_stack import decoder_stack, encoder_stack
 from qkv.generation.sampling import Sampling, sample_from
 from qkv.models.gpt2 import GPT2, GPT2Config
+from qkv.models.llama import Llama, LlamaConfig
 from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.nn.quantized import quantize
 from tests.generation.kernels import require_kernels
@@ -43,6 +44,12 @@ def random_gpt2(seed=0, **options):
     config = {"vocab_size": 301, "dim": 48, "heads": 3, "layers": 2, "max_length": 64} | options
     model = GPT2(GPT2Config(**config)).eval()
     return randomized(model)
+
+
+def random_llama(seed=0, **options):
+    torch.manual_seed(seed)
+    config = {"vocab_size": 301, "dim": 64, "heads": 4, "layers": 2, "max_length": 64} | options
+    return randomized(Llama(LlamaConfig(**config)).eval())
 
 
 def random_transformer(seed=0, **options):
@@ -107,13 +114,30 @@ def test_log_sum_exp_and_top_k(kernels):
         {"activation": "silu", "tie_embeddings": False},
         {"activation": "gelu", "position": "none"},
         {"activation": "tanh", "inverse_layer_scale": True},
+        {"norm": "post", "position": "index_fraction"},
         {"dim": 40, "heads": 5},  # heads of 8: not a multiple of a vector
         {"dim": 160, "heads": 2},  # heads of 80: more than four vectors
     ],
 )
 def test_gpt2_in_chunks(kernels, dtype, options):
+    check_chunks(random_gpt2(**options), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kv_heads": 2},
+        {"kv_heads": 1, "tie_embeddings": True, "dim": 40},
+        {"activation": "gelu", "ffn_dim": 50, "position": {"name": "rotary", "base": 500.0}},
+    ],
+)
+def test_llama_in_chunks(kernels, dtype, options):
+    check_chunks(random_llama(**options), dtype)
+
+
+def check_chunks(model, dtype):
     """Logits do not depend on how a text is cut into chunks, and equal those of the model."""
-    model = random_gpt2(**options)
     tokens = torch.randint(0, 301, (3, 29))
     with torch.inference_mode():
         truth = model.double()(tokens).clone()
@@ -172,6 +196,10 @@ def test_unsupported_terms():
     for options in ({"score": "additive"}, {"align": "sparsemax"}, {"position": "rotary"}, {"backend": "reference"}):
         with pytest.raises(Unsupported):
             decoder_stack(random_gpt2(**options))
+    with pytest.raises(Unsupported, match="48 positions"):
+        decoder_stack(random_gpt2(position="one_hot"))
+    with pytest.raises(Unsupported, match="alibi"):
+        decoder_stack(random_llama(position="alibi"))
     with pytest.raises(Unsupported):
         decoder_stack(torch.nn.Linear(2, 2))
 

@@ -87,19 +87,19 @@ def check(model, requests, tokens, config, batch_size):
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("batch_size", [1, 5, None])
 def test_gpt2(config, batch_size):
-    check(random_gpt2(), mixed_requests(30, 301), Tokens(1, SUPPRESSED, VOCABULARY), config, batch_size)
+    check(random_gpt2(), mixed_requests(15, 301), Tokens(1, SUPPRESSED, VOCABULARY), config, batch_size)
 
 
 @pytest.mark.parametrize("config", [config for config in CONFIGS if config.num_beams == 1], ids=str)
 def test_gpt2_without_an_end_token(config):
-    check(random_gpt2(), mixed_requests(20, 301), Tokens(None, SUPPRESSED), config, 4)
+    check(random_gpt2(), mixed_requests(10, 301), Tokens(None, SUPPRESSED), config, 4)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_transformer(config, norm):
     model = random_transformer(norm=norm)
-    check(model, mixed_requests(30, 120, source=True), Tokens(1, (0,)), config, 6)
+    check(model, mixed_requests(10, 120, source=True), Tokens(1, (0,)), config, 4)
 
 
 @pytest.mark.slow

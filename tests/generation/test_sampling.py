@@ -29,13 +29,15 @@ class Bigrams(LanguageModel[Last]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = torch.nn.Parameter(torch.stack([LOGITS.roll(token) for token in range(VOCABULARY)]))
+        self.readout = torch.nn.Linear(VOCABULARY, VOCABULARY, bias=False)  # column: the logits after a token
+        table = torch.stack([LOGITS.roll(token) for token in range(VOCABULARY)])
+        self.readout.weight = torch.nn.Parameter(table.t().contiguous())
 
     def init_state(self, batch):
         return Last(torch.zeros(batch, dtype=torch.long))
 
-    def forward_from(self, tokens, state):
-        return self.table[tokens], Last(tokens[:, -1])
+    def hidden_from(self, tokens, state):
+        return torch.nn.functional.one_hot(tokens, VOCABULARY).to(self.readout.weight), Last(tokens[:, -1])
 
 
 def first_tokens(count: int, sampling: Sampling, **constraints: object) -> Counter[int]:

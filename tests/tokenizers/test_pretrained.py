@@ -568,3 +568,19 @@ def test_a_corrupted_sentencepiece_file_is_either_read_or_rejected(marian, tmp_p
         except CheckpointError:
             outcomes.add("refused")
     assert outcomes == {"read", "refused"}
+
+
+def test_llama_from_tokenizer_model_matches_sentencepiece(tmp_path):
+    sentencepiece = pytest.importorskip("sentencepiece", reason="trains the model that is read here")
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(prose()), model_writer=written, vocab_size=700, model_type="bpe", minloglevel=2,
+        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, hard_vocab_limit=False,
+    )  # fmt: skip
+    (tmp_path / "tokenizer.model").write_bytes(written.getvalue())
+    ours = read_tokenizer(tmp_path, "llama")
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    plain = [text for text in prose()[:200] if "<" not in text]  # special tokens are recognized in texts
+    for text in [*plain, "  two  spaces ", "a ☃ and é"]:
+        assert ids(ours, text) == [theirs.bos_id(), *theirs.encode(text)]
+        assert ours.decode(ids(ours, text)) == theirs.decode(theirs.encode(text))

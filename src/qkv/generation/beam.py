@@ -43,6 +43,7 @@ def beam_search(
     active = torch.arange(constraints.batch, device=model.device)  # the unfinished rows
     parents = active.repeat_interleave(num_beams)
     state = shared = select(state, parents)
+    grammar_state = constraint_state.init_grammar(parents)
     token = torch.tensor(constraints.per_row("begin"), device=model.device)[parents]
     # All beams of a row start out equal: disable all but one, or each would find the same hypotheses.
     running = torch.full((constraints.batch, num_beams), -torch.inf, device=model.device)
@@ -55,7 +56,9 @@ def beam_search(
             logits, state = model.step(token, state)
             row_ids = active.repeat_interleave(num_beams)
             penalty = tracker.step(row_ids)
-            candidates = expand(running, constraint_state.apply(logits.float().log_softmax(dim=-1), step, row_ids))
+            log_p = logits.float().log_softmax(dim=-1)
+            log_p, grammar_state = constraint_state.step_grammar(log_p, token, grammar_state)
+            candidates = expand(running, constraint_state.apply(log_p, step, row_ids))
             end_scores, end_rows = candidates.ended(constraints.end, num_beams)
             finished = finished.merge(end_scores / (step + 1) ** length_penalty + penalty[end_rows], step, end_rows)
             running, rows, tokens = candidates.running(constraints.end, num_beams)
@@ -74,6 +77,7 @@ def beam_search(
             else:
                 state = select(state, rows.flatten(), shared=shared)
             parents, token = rows.flatten(), tokens.flatten()
+            grammar_state = select(grammar_state, parents)
             tracker.reorder(parents)
     return hypotheses(back_pointers, [results[row] for row in range(constraints.batch)])
 

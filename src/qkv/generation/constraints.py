@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from qkv.errors import InputError
+from qkv.generation.grammar import Grammar
+from qkv.nn.interfaces import select
 from qkv.types import Bool, Float, Int, Tensor
 
 UNCONSTRAINED = -1  # padding of the forced prefixes
@@ -27,6 +30,9 @@ class DecodingConstraints:
     suppress_tokens: Sequence[int] = ()  # tokens that are never generated
     vocab_size: int | None = None  # larger ids, which the model may have but not its tokenizer, are never generated
     prefix_tokens: Sequence[Sequence[int]] = ()  # forced first tokens of each row
+    begin_suppress_tokens: Sequence[int] = ()  # tokens that are not generated first
+    grammar: Grammar[Any] | None = None  # of the sequences that may be generated
+    grammar_inputs: Sequence[Any] = ()  # of each row
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -44,6 +50,8 @@ class DecodingConstraints:
                 raise InputError(f"the prefix has {len(prefix)} tokens, but max_new_tokens is {maximum}")
             if self.end in prefix:
                 raise InputError("the prefix contains the end token; remove it")
+        if self.grammar is not None and len(self.grammar_inputs) != self.batch:
+            raise InputError(f"grammar_inputs has {len(self.grammar_inputs)} rows, but the batch has {self.batch}")
         if self.end is not None and self.end in self.suppress_tokens:
             raise InputError("suppress_tokens contains the end token; set end to None to decode without one")
 
@@ -63,6 +71,7 @@ class ConstraintState:
         max_lengths, min_lengths = constraints.per_row("max_new_tokens"), constraints.per_row("min_new_tokens")
         prefixes = constraints.prefix_tokens or [()] * constraints.batch
         self.end = constraints.end
+        self._grammar, self._grammar_inputs, self._device = constraints.grammar, constraints.grammar_inputs, device
         self.vocab_size = constraints.vocab_size
         self.longest = max(max_lengths)
         self._smallest_max_length = min(max_lengths)
@@ -71,6 +80,7 @@ class ConstraintState:
         self._max_lengths = torch.tensor(max_lengths, device=device)
         self._min_lengths = torch.tensor(min_lengths, device=device)
         self._suppressed = torch.tensor(constraints.suppress_tokens, dtype=torch.long, device=device)
+        self._begin_suppressed = torch.tensor(constraints.begin_suppress_tokens, dtype=torch.long, device=device)
         padded = [[*prefix, *[UNCONSTRAINED] * (self._longest_prefix - len(prefix))] for prefix in prefixes]
         self._forced = torch.tensor(padded, dtype=torch.long, device=device)
 
@@ -89,6 +99,8 @@ class ConstraintState:
         """Set the log-probabilities of tokens that may not follow the first `step` tokens to -inf; changes `log_p`."""
         free = log_p.clone() if step < self._longest_prefix else log_p
         free.index_fill_(1, self._suppressed, -torch.inf)
+        if step == 0:
+            free.index_fill_(1, self._begin_suppressed, -torch.inf)
         if self.vocab_size is not None:
             free[:, self.vocab_size :] = -torch.inf
         if self.end is not None:
@@ -103,6 +115,18 @@ class ConstraintState:
         return torch.where(
             forced == UNCONSTRAINED, free, log_p.masked_fill_(self._all_except(forced, log_p), -torch.inf)
         )
+
+    def init_grammar(self, row_ids: Int[Tensor, "rows"]) -> Any:
+        """Return the state of the grammar before the first token; () without a grammar."""
+        if self._grammar is None:
+            return ()
+        return select(self._grammar.init_state(self._grammar_inputs, self._device), row_ids)
+
+    def step_grammar(
+        self, log_p: Float[Tensor, "rows vocabulary"], token: Int[Tensor, "rows"], state: Any
+    ) -> tuple[Float[Tensor, "rows vocabulary"], Any]:
+        """Return the log-probabilities after a token, -inf where the grammar forbids one, and its new state."""
+        return (log_p, ()) if self._grammar is None else self._grammar.step(state, token, log_p)
 
     def is_finished(self, token: Int[Tensor, "rows"], step: int, row_ids: Int[Tensor, "rows"]) -> Bool[Tensor, "rows"]:
         """Return whether each row is complete with this token, generated at step `step`."""

@@ -8,12 +8,15 @@ so the batch stays full whatever the lengths. Results equal those of the simple 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from qkv.errors import InputError
 from qkv.generation.back_pointers import Hypothesis
+from qkv.generation.constrained_runner import ConstrainedRunner
 from qkv.generation.decode import GenerationConfig
+from qkv.generation.grammar import Grammar
 from qkv.generation.runner import Runner
 from qkv.generation.sampling import uniform_numbers
 from qkv.generation.speculative import Draft, accepted
@@ -30,6 +33,7 @@ class Request:
     prefix: Sequence[int] = ()  # forced first new tokens
     source: Sequence[int] | Tensor | None = None  # tokens or image to encode, for encoder-decoders
     row_id: int = 0  # of the random numbers in sampling
+    grammar_input: Any = None  # of its row, if there is a grammar
 
     @property
     def capacity(self) -> int:
@@ -54,6 +58,12 @@ class Tokens:
     end: int | None
     suppressed: Sequence[int] = ()  # never generated
     vocab_size: int | None = None  # larger ids are never generated
+    begin_suppressed: Sequence[int] = ()  # not generated first
+    grammar: Grammar[Any] | None = None  # of the sequences that may be generated
+
+    def constrain(self, runner: Runner) -> Runner:
+        """Return the runner, limited to the sequences of the grammar if there is one."""
+        return runner if self.grammar is None else ConstrainedRunner(runner, self.grammar)
 
 
 Result = tuple[int, list[Hypothesis]]  # index of a request, and its hypotheses, best first
@@ -67,7 +77,7 @@ def decode_requests(
     speculation: "Speculation | None" = None,
 ) -> Iterator[Result]:
     """Yield (index, hypotheses) of each request as it is finished, in any order."""
-    queue = deque(enumerate(requests))
+    queue, runner = deque(enumerate(requests)), tokens.constrain(runner)
     if config.sampling is None and config.num_beams > 1:
         return BeamDecoder(runner, queue, tokens, config).run()
     return TokenDecoder(runner, queue, tokens, config, speculation).run()
@@ -81,7 +91,7 @@ def stream_request(
     speculation: "Speculation | None" = None,
 ) -> Iterator[int]:
     """Yield the tokens of a single request, decoded by greedy search or sampling, as they are generated."""
-    return TokenDecoder(runner, deque([(0, request)]), tokens, config, speculation).stream()
+    return TokenDecoder(tokens.constrain(runner), deque([(0, request)]), tokens, config, speculation).stream()
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,7 @@ class Constraints:
         self.end = tokens.end
         self._vocab_size = tokens.vocab_size
         self._suppressed = torch.tensor(tokens.suppressed, dtype=torch.long)
+        self._begin_suppressed = torch.tensor(tokens.begin_suppressed, dtype=torch.long)
 
     def apply(
         self, logits: Float[Tensor, "rows vocabulary"], requests: Sequence[Request], steps: Sequence[int]
@@ -124,6 +135,9 @@ class Constraints:
             logits[unfinished, self.end] = -torch.inf
         if len(self._suppressed):
             logits.index_fill_(1, self._suppressed, -torch.inf)
+        if len(self._begin_suppressed) and 0 in steps:
+            first = torch.tensor([row for row, step in enumerate(steps) if step == 0])
+            logits[first[:, None], self._begin_suppressed] = -torch.inf
         if self._vocab_size is not None and self._vocab_size < logits.shape[1]:
             logits[:, self._vocab_size :] = -torch.inf
         for (row, token), value in zip(forced, values, strict=True):
@@ -187,6 +201,7 @@ class TokenDecoder:
             self._reset(rows, rows if sources else ())
             if sources:
                 self._runner.encode(rows, sources)
+            self._runner.begin(rows, [row.request.grammar_input for row in admitted])
         return admitted
 
     def _reset(self, slots: Sequence[int], sources: Sequence[int]) -> None:
@@ -430,6 +445,7 @@ class BeamDecoder:
             self._runner.reset(rows, [row // self._beams for row in rows] if sources else ())
             if sources:
                 self._runner.encode(groups, sources)
+            self._runner.begin(rows, [group.request.grammar_input for group in admitted for _ in range(self._beams)])
             self._state.begin(groups)
         return admitted
 

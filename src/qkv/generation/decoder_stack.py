@@ -8,11 +8,16 @@ import torch
 from torch import nn
 
 from qkv.attention import Dot, ScaledDot, Softmax
-from qkv.attention.position import NoPosition
-from qkv.errors import Unsupported
+from qkv.attention.encoding import angles
+from qkv.attention.position import Rotary
+from qkv.errors import InputError, Unsupported
 from qkv.models.gpt2 import GPT2, Block
+from qkv.models.llama import Block as LlamaBlock
+from qkv.models.llama import Llama
 from qkv.models.transformer import DecoderBlock, EncoderBlock, Transformer
-from qkv.nn.feed_forward import FeedForward
+from qkv.models.whisper import DecoderBlock as WhisperBlock
+from qkv.models.whisper import Whisper
+from qkv.nn.feed_forward import FeedForward, GatedFeedForward
 from qkv.nn.multi_head import MultiHeadAttention
 from qkv.types import Float, Int, Tensor
 
@@ -44,10 +49,10 @@ class LinearWeights:
 
 @dataclass(frozen=True)
 class NormWeights:
-    """Layer normalization."""
+    """Layer normalization or, without bias, RMS normalization."""
 
     weight: Float[Tensor, "dim"]
-    bias: Float[Tensor, "dim"]
+    bias: Float[Tensor, "dim"] | None
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,9 @@ class Stack:
     layers: Sequence[LayerWeights]
     final_norm: NormWeights | None
     readout: LinearWeights | None  # None in encoders
+    kv_heads: int  # of self-attention
+    rotation: Float[Tensor, "positions head_dim"] | None = None  # cosines, then sines of rotary positions
+    gated: bool = False  # feed-forward networks: the first half of the outputs of `up` are gates of the second
 
     @property
     def dim(self) -> int:
@@ -96,7 +104,7 @@ class Stack:
 
     @property
     def ffn_dim(self) -> int:
-        return self.layers[0].up.outputs
+        return self.layers[0].down.inputs
 
     @property
     def head_dim(self) -> int:
@@ -115,11 +123,16 @@ class Stack:
 @torch.no_grad()
 def decoder_stack(model: nn.Module) -> Stack:
     """Return the decoder of a model; raise `Unsupported` if the fast decoders do not implement its terms."""
+    _require_whole_blocks(model)
     match model:
         case GPT2():
             return _gpt2_stack(model)
         case Transformer():
             return _transformer_decoder(model)
+        case Llama():
+            return _llama_stack(model)
+        case Whisper():
+            return _whisper_decoder(model)
     raise _unsupported(f"{type(model).__name__} has no Transformer decoder")
 
 
@@ -128,6 +141,7 @@ def encoder_stack(model: nn.Module) -> Stack:
     """Return the encoder of a Transformer; raise `Unsupported` if the fast decoders do not implement its terms."""
     if not isinstance(model, Transformer):
         raise _unsupported(f"{type(model).__name__} has no Transformer encoder")
+    _require_whole_blocks(model)
     if model.config.tree != "none":
         raise _unsupported("positions in dependency trees")
     config, embed = model.config, model.source_embed
@@ -139,10 +153,19 @@ def encoder_stack(model: nn.Module) -> Stack:
         embed=linear_weights(embed.tokens),
         embed_scale=embed.tokens.scale,
         position=_position_table(embed.positions, config.position.name, config.max_length + 1),
-        layers=[_encoder_layer(cast(EncoderBlock, block)) for block in model.encoder],
+        layers=[_block_layer(cast(EncoderBlock, block)) for block in model.encoder],
         final_norm=_norm(model.encoder_norm),
         readout=None,
+        kv_heads=config.heads,
     )
+
+
+def _require_whole_blocks(model: nn.Module) -> None:
+    """Raise `Unsupported` if the config of a model leaves out parts of its blocks."""
+    for key in ("norm", "residual", "ffn", "causal"):
+        value = getattr(getattr(model, "config", None), key, None)
+        if value in ("none", False):
+            raise _unsupported(f"{key} = {value}")
 
 
 def _unsupported(reason: str) -> Unsupported:
@@ -155,15 +178,39 @@ def _gpt2_stack(model: GPT2) -> Stack:
     scaled = model.positions is not None and model.positions.scales_embeddings
     return Stack(
         heads=config.heads,
-        pre_norm=True,
+        pre_norm=config.norm == "pre",
         activation=config.activation,
         eps=config.layer_norm_eps,
         embed=linear_weights(model.embed),
         embed_scale=config.dim**0.5 if scaled else 1.0,
         position=table,
-        layers=[_gpt2_layer(cast(Block, block)) for block in model.blocks],
+        layers=[_block_layer(cast(Block, block)) for block in model.blocks],
         final_norm=_norm(model.norm),
         readout=linear_weights(model.readout),
+        kv_heads=config.heads,
+    )
+
+
+def _llama_stack(model: Llama) -> Stack:
+    config, blocks = model.config, [cast(LlamaBlock, block) for block in model.blocks]
+    rotary = blocks[0].attention.attend.position
+    if not isinstance(rotary, Rotary):
+        raise _unsupported(f"the position {config.position.name!r} of Llama")
+    angle = angles(torch.arange(config.max_length), rotary.dim, torch.float64, rotary.base)
+    return Stack(
+        heads=config.heads,
+        pre_norm=True,
+        activation=config.activation,
+        eps=config.norm_eps,
+        embed=linear_weights(model.embed),
+        embed_scale=1.0,
+        position=None,
+        layers=[_block_layer(block) for block in blocks],
+        final_norm=_norm(model.norm),
+        readout=linear_weights(model.readout),
+        kv_heads=blocks[0].attention.kv_heads,
+        rotation=torch.cat((angle.cos(), angle.sin()), dim=1).float(),
+        gated=True,
     )
 
 
@@ -183,20 +230,33 @@ def _transformer_decoder(model: Transformer) -> Stack:
         layers=[_decoder_layer(cast(DecoderBlock, block)) for block in model.decoder],
         final_norm=_norm(model.decoder_norm),
         readout=readout,
+        kv_heads=config.heads,
     )
 
 
-def _gpt2_layer(block: Block) -> LayerWeights:
+def _whisper_decoder(model: Whisper) -> Stack:
+    config = model.config
+    return Stack(
+        heads=config.heads,
+        kv_heads=config.heads,
+        pre_norm=True,
+        activation=config.activation,
+        eps=_eps(model.decoder),
+        embed=linear_weights(model.embed),
+        embed_scale=1.0,
+        position=_position_table(model.positions, "learned", config.max_length),
+        layers=[_decoder_layer(cast(WhisperBlock, block)) for block in model.decoder],
+        final_norm=_norm(model.decoder_norm),
+        readout=linear_weights(model.readout),
+    )
+
+
+def _block_layer(block: Block | EncoderBlock | LlamaBlock) -> LayerWeights:
     norms = _norm(block.attention_norm), _norm(block.ffn_norm)
     return _layer(block.attention, None, block.ffn, norms)
 
 
-def _encoder_layer(block: EncoderBlock) -> LayerWeights:
-    norms = _norm(block.attention_norm), _norm(block.ffn_norm)
-    return _layer(block.attention, None, block.ffn, norms)
-
-
-def _decoder_layer(block: DecoderBlock) -> LayerWeights:
+def _decoder_layer(block: DecoderBlock | WhisperBlock) -> LayerWeights:
     attention, norm = block.cross_attention, _norm(block.cross_norm)
     assert norm is not None
     dim, projections = attention.heads * attention.head_dim, linear_weights(attention.qkv_proj)
@@ -213,10 +273,11 @@ def _decoder_layer(block: DecoderBlock) -> LayerWeights:
 def _layer(
     attention: MultiHeadAttention,
     cross: CrossWeights | None,
-    ffn: FeedForward,
+    ffn: FeedForward | GatedFeedForward | None,
     norms: tuple[NormWeights | None, NormWeights | None],
 ) -> LayerWeights:
     attention_norm, ffn_norm = norms
+    assert ffn is not None
     assert attention_norm is not None
     assert ffn_norm is not None
     return LayerWeights(
@@ -232,14 +293,12 @@ def _layer(
 
 
 def _scale(attention: MultiHeadAttention) -> float:
-    """Return the scale of the dot products; raise `Unsupported` for any other kind of attention."""
+    """Return the scale of the dot products; raise `Unsupported` for any other score or alignment."""
     attend = attention.attend
     if not isinstance(attend.score, Dot | ScaledDot):
         raise _unsupported(f"the score {type(attend.score).__name__}")
     if not isinstance(attend.align, Softmax):
         raise _unsupported(f"the alignment {type(attend.align).__name__}")
-    if not isinstance(attend.position, NoPosition | None):
-        raise _unsupported(f"the position {type(attend.position).__name__} inside attention")
     if attend.backend != "auto":
         raise _unsupported(f"the explicit backend {attend.backend!r}")
     if attend.watchers or attend.ablations:
@@ -249,13 +308,18 @@ def _scale(attention: MultiHeadAttention) -> float:
 
 def _position_table(encoding: Any, name: str, length: int) -> Float[Tensor, "positions dim"] | None:
     if encoding is not None:
-        return cast(Tensor, encoding(length)).detach().float()
+        try:
+            return cast(Tensor, encoding(length)).detach().float()
+        except InputError as error:  # e.g. one-hot vectors have fewer positions than the model
+            raise _unsupported(str(error)) from None
     if name != "none":
         raise _unsupported(f"the position {name!r}")
     return None
 
 
 def _norm(module: nn.Module) -> NormWeights | None:
+    if isinstance(module, nn.RMSNorm):
+        return NormWeights(module.weight.detach().float(), None)
     if not isinstance(module, nn.LayerNorm):
         return None
     return NormWeights(module.weight.detach().float(), module.bias.detach().float())

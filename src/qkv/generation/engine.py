@@ -1,6 +1,7 @@
 """The decoding engine: continuous batching of requests for one model, with packed weights and cached states.
 
-GPT-2 and the Transformer run on the kernels in `cpu` and `gpu`, in the type of their weights unless told otherwise.
+GPT-2 and the Transformer run on the kernels in `cpu` and `gpu`, Llama on those in `cpu`, in the type of their weights
+unless told otherwise.
 Recurrent, convolutional and captioning models run their own `step`, on a GPU in a CUDA graph. Other models, and terms
 that the kernels do not implement, are decoded by the simple searches (`generate`), with the same results.
 """
@@ -49,6 +50,8 @@ class Engine(ABC):
     def build(model: nn.Module, dtype: DType = "auto") -> "Engine":
         """Prepare the weights of a model; raise `Unsupported` if it has no fast decoder on its device."""
         require_plain(model)
+        if getattr(model, "pointer", None) is not None:
+            raise Unsupported("fast decoding", "a source pointer")
         trim_heap()  # what loading the model has freed, e.g. a parsed tokenizer.json
         device, weight_type = next(model.parameters()).device, _weight_type(model) if dtype == "auto" else dtype
         if device.type == "cpu":
@@ -93,6 +96,8 @@ class Engine(ABC):
         if not requests:
             return iter(())
         self._check(requests, config, speculative)
+        if speculative is not None and tokens.grammar is not None:
+            raise InputError("a grammar cannot be combined with speculative decoding")
         # The longest first: a long request that starts last would keep a nearly empty batch busy.
         order = sorted(range(len(requests)), key=lambda index: -requests[index].expected_length)
         results = self._decode([requests[index] for index in order], tokens, config, batch_size, speculative)

@@ -25,6 +25,9 @@ class Runner(ABC):
     def reset(self, rows: Sequence[int], sources: Sequence[int] = ()) -> None:
         """Empty rows and, for encoder-decoders, assign their sources, which are encoded next."""
 
+    def begin(self, rows: Sequence[int], inputs: Sequence[Any]) -> None:  # noqa: B027  (most runners have no grammar)
+        """Set the inputs of the grammar for rows that were reset; a runner without a grammar has none."""
+
     @abstractmethod
     def reorder(self, rows: Int[Tensor, "rows"], parents: Int[Tensor, "rows"]) -> None:
         """Let each of `rows` continue the tokens of its parent."""

@@ -79,11 +79,13 @@ def decode_steps(
         state = select(state, active // copies)
     token = torch.tensor(constraints.per_row("begin"), device=model.device)[active // copies]
     total = torch.zeros(len(active), device=model.device)
+    grammar_state = constraint_state.init_grammar(active // copies)
     finished: dict[int, Finished] = {}
     for step in range(constraint_state.steps):
         back_pointers.add(token, parents)
         logits, state = model.step(token, state)
-        log_p = constraint_state.apply(logits.float().log_softmax(dim=-1), step, active // copies)
+        log_p, grammar_state = constraint_state.step_grammar(logits.float().log_softmax(dim=-1), token, grammar_state)
+        log_p = constraint_state.apply(log_p, step, active // copies)
         token = choose(log_p, step, active)
         yield token
         total = total + log_p.gather(1, token[:, None])[:, 0]
@@ -96,7 +98,7 @@ def decode_steps(
             if all(stopped):
                 break
             parents = torch.tensor([row for row, stops in enumerate(stopped) if not stops], device=model.device)
-            state, active, token, total = select((state, active, token, total), parents)
+            state, grammar_state, active, token, total = select((state, grammar_state, active, token, total), parents)
         else:
             parents = torch.arange(len(active), device=model.device)
     ends = [finished[index] for index in range(constraints.batch * copies)]

@@ -24,6 +24,8 @@ from qkv.types import Float, Int, Tensor
 
 def runs_own_steps(model: nn.Module) -> bool:
     """Return whether a model is decoded by its own steps here: its state must have the same size at all of them."""
+    if isinstance(model, RNNSeq2Seq) and model.log_mel is not None:
+        raise Unsupported("fast decoding", "features of speech")
     return isinstance(model, RNNSeq2Seq | ConvSeq2Seq | ShowAttendTell | RNNLM)
 
 

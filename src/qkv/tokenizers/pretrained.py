@@ -22,7 +22,7 @@ from qkv.tokenizers.library import (
 )
 from qkv.tokenizers.limits import MAX_TOKEN_CHARS, MAX_TOKENS
 from qkv.tokenizers.pair_tokenizer import PairTokenizer
-from qkv.tokenizers.sentencepiece import sentencepiece_tokenizer
+from qkv.tokenizers.sentencepiece import llama_tokenizer, sentencepiece_tokenizer
 from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER, Tokenizer
 from qkv.tokenizers.wordpiece import NAMES, wordpiece_backend
 
@@ -120,6 +120,9 @@ def _spm(folder: Path, path: Path, vocabulary: Path) -> PretrainedTokenizer:
 # Tokenizer files by model type, in search order.
 READERS: dict[str, tuple[tuple[tuple[str, ...], Callable[..., PretrainedTokenizer]], ...]] = {
     "bert": ((("vocab.txt",), _wordpiece),),
+    "llama": (
+        (("tokenizer.model",), lambda folder, path: llama_tokenizer(read_bytes(path, MAX_SPM_BYTES), str(path))),
+    ),
     "gpt2": ((("vocab.json", "merges.txt"), _bytes_bpe), (("encoder.json", "vocab.bpe"), _bytes_bpe)),
 }
 

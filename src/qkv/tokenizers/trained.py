@@ -90,6 +90,12 @@ class CharTokenizer(TrainedTokenizer):
         backend.decoder = decoders.Fuse()
         return cls(backend)
 
+    def _encode(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
+        """Look up each character: several times as fast as the library, with a fraction of its memory."""
+        lookup = self.vocab.get
+        with self._encoding_errors(texts):
+            return [[lookup(character, UNK) for character in self.normalize(text)] for text in texts]
+
 
 @register("tokenizer", "word")
 class WordTokenizer(TrainedTokenizer):

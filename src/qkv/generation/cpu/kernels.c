@@ -33,7 +33,7 @@ typedef struct {
 } Linear;
 
 typedef struct {
-    const float *weight, *bias; // null: no normalization
+    const float *weight, *bias; // weight null: no normalization; bias null: RMS normalization
 } Norm;
 
 typedef struct {
@@ -45,16 +45,19 @@ typedef struct {
 typedef struct {
     int64_t dim, heads, head_dim, ffn_dim, layers, positions, vocab_size;
     int64_t pre_norm, activation, cross, half_cache;
+    int64_t kv_heads;           // heads of keys and values of self-attention, each shared by heads / kv_heads heads
+    int64_t gated;              // whether the first half of the outputs of `up` are gates of the second
     float eps, embed_scale;
     const float *embed;         // [vocab_size, dim], or null: rows of the packed readout
     const float *position;      // [positions, dim] or null
+    const float *rotation;      // [positions, head_dim]: cosines, then sines of rotary positions; or null
     Norm final_norm;
     Linear readout;
     Layer *layer;
 } Stack;
 
 typedef struct {
-    void *keys, *values; // [layers][rows][heads][capacity][head_dim], float32 or float16
+    void *keys, *values; // [layers][rows][kv_heads][capacity][head_dim], float32 or float16
     int64_t rows, capacity;
 } Cache;
 
@@ -182,6 +185,14 @@ static void normalize(float *out, const float *x, Norm norm, int64_t dim, float 
         return;
     }
     float mean = 0.f, variance = 0.f;
+    if (!norm.bias) {
+#pragma omp simd reduction(+ : variance)
+        for (int64_t i = 0; i < dim; i++) variance += x[i] * x[i];
+        float scale = 1.f / sqrtf(variance / dim + eps);
+#pragma omp simd
+        for (int64_t i = 0; i < dim; i++) out[i] = x[i] * scale * norm.weight[i];
+        return;
+    }
 #pragma omp simd reduction(+ : mean)
     for (int64_t i = 0; i < dim; i++) mean += x[i];
     mean /= dim;
@@ -190,6 +201,17 @@ static void normalize(float *out, const float *x, Norm norm, int64_t dim, float 
     float inverse = 1.f / sqrtf(variance / dim + eps);
 #pragma omp simd
     for (int64_t i = 0; i < dim; i++) out[i] = (x[i] - mean) * inverse * norm.weight[i] + norm.bias[i];
+}
+
+// Rotate the pairs (x_i, x_{i + dim/2}) by the angles of a position, in place.
+static void rotate(float *x, const float *rotation, int64_t dim) {
+    const int64_t half = dim / 2;
+#pragma omp simd
+    for (int64_t i = 0; i < half; i++) {
+        float first = x[i], second = x[half + i];
+        x[i] = first * rotation[i] - second * rotation[half + i];
+        x[half + i] = first * rotation[half + i] + second * rotation[i];
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------- linear layers
@@ -681,12 +703,13 @@ static int64_t longest_of(const int32_t *values, int64_t count) {
 // Run a batch of tokens through the stack; returns 0, or 1 if memory is missing.
 int64_t qkv_run(const Stack *stack, Batch *batch) {
     const int64_t n = batch->tokens, dim = stack->dim, heads = stack->heads, head_dim = stack->head_dim;
-    const int64_t widest = stack->ffn_dim > dim ? stack->ffn_dim : dim;
+    const int64_t widest = stack->ffn_dim > dim ? stack->ffn_dim : dim, up = stack->ffn_dim * (stack->gated ? 2 : 1);
+    const int64_t kv_heads = stack->kv_heads, kv_dim = kv_heads * head_dim, width = dim + 2 * kv_dim; // of a row of qkv
     const int64_t threads = omp_get_max_threads(), half = stack->half_cache;
     int64_t longest = longest_of(batch->lengths, n);
     if (stack->cross && batch->memory.capacity > longest) longest = batch->memory.capacity;
     float *x = batch->hidden;
-    float *qkv = allocate(n * 3 * dim * sizeof(float)), *inner = allocate(n * widest * sizeof(float));
+    float *qkv = allocate(n * width * sizeof(float)), *inner = allocate(n * up * sizeof(float));
     const int64_t stride = longest + LANES, per_thread = QUERIES * stride + widest;
     float *attended = allocate(n * dim * sizeof(float)), *scratch = allocate(threads * per_thread * sizeof(float));
     int32_t *group = allocate((n + 1) * sizeof(int32_t)); // first token of each group of up to QUERIES tokens of a row
@@ -730,17 +753,22 @@ int64_t qkv_run(const Stack *stack, Batch *batch) {
                 barrier(&sync);
                 for (int64_t pair = store_begin; pair < store_end; pair++) {
                     int64_t i = pair / heads, head = pair % heads;
-                    int64_t to = (((l * batch->cache.rows + batch->rows[i]) * heads + head) * batch->cache.capacity +
+                    float *query = qkv + i * width + head * head_dim, *key = query + dim;
+                    const float *rotation = stack->rotation ? stack->rotation + batch->positions[i] * head_dim : 0;
+                    if (rotation) rotate(query, rotation, head_dim);
+                    if (head >= kv_heads) continue;
+                    if (rotation) rotate(key, rotation, head_dim);
+                    int64_t to = (((l * batch->cache.rows + batch->rows[i]) * kv_heads + head) * batch->cache.capacity +
                                   batch->positions[i]) * head_dim;
-                    cache_store(batch->cache.keys, to, qkv + i * 3 * dim + dim + head * head_dim, head_dim, half);
-                    cache_store(batch->cache.values, to, qkv + i * 3 * dim + 2 * dim + head * head_dim, head_dim, half);
+                    cache_store(batch->cache.keys, to, key, head_dim, half);
+                    cache_store(batch->cache.values, to, key + kv_dim, head_dim, half);
                 }
                 barrier(&sync);
                 for (int64_t pair = pair_begin; pair < pair_end; pair++) {
                     int64_t i = group[pair / heads], count = group[pair / heads + 1] - i, head = pair % heads, r = batch->rows[i];
-                    Keys keys = {&batch->cache, batch->table ? batch->table + r * batch->table_stride : 0, l, head, heads,
-                                 head_dim, r, (int)half};
-                    attend(&keys, qkv + i * 3 * dim + head * head_dim, count, 3 * dim, layer->scale, batch->lengths + i,
+                    Keys keys = {&batch->cache, batch->table ? batch->table + r * batch->table_stride : 0, l,
+                                 head * kv_heads / heads, kv_heads, head_dim, r, (int)half};
+                    attend(&keys, qkv + i * width + head * head_dim, count, width, layer->scale, batch->lengths + i,
                            scores, stride, attended + i * dim + head * head_dim, dim);
                     for (int64_t q = 0; q < count && batch->self_weights; q++)
                         memcpy(batch->self_weights + (((i + q) * stack->layers + l) * heads + head) * batch->cache.capacity,
@@ -787,9 +815,14 @@ int64_t qkv_run(const Stack *stack, Batch *batch) {
                     prepare(&layer->up, input, i, row);
                 }
                 barrier(&sync);
-                apply(&layer->up, input, n, stack->activation, 0, inner, thread, team);
+                apply(&layer->up, input, n, stack->gated ? NONE : stack->activation, 0, inner, thread, team);
                 barrier(&sync);
-                for (int64_t i = begin; i < end; i++) prepare(&layer->down, input, i, inner + i * stack->ffn_dim);
+                for (int64_t i = begin; i < end; i++) {
+                    float *values = inner + i * up;
+                    for (int64_t j = 0; j < stack->ffn_dim && stack->gated; j++)
+                        values[j] = activate(values[j], stack->activation) * values[stack->ffn_dim + j];
+                    prepare(&layer->down, input, i, values);
+                }
                 barrier(&sync);
                 apply(&layer->down, input, n, NONE, x, x, thread, team);
                 barrier(&sync);

@@ -62,11 +62,12 @@ class StackC(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("dim", "heads", "head_dim", "ffn_dim", "layers", "positions", "vocab_size")),
-        *((name, c_int64) for name in ("pre_norm", "activation", "cross", "half_cache")),
+        *((name, c_int64) for name in ("pre_norm", "activation", "cross", "half_cache", "kv_heads", "gated")),
         ("eps", c_float),
         ("embed_scale", c_float),
         ("embed", c_void_p),
         ("position", c_void_p),
+        ("rotation", c_void_p),
         ("final_norm", NormC),
         ("readout", LinearC),
         ("layer", POINTER(LayerC)),

@@ -68,10 +68,13 @@ class PackedStack:
             activation=ACTIVATIONS[stack.activation],
             cross=stack.has_cross_attention,
             half_cache=self.half_cache,
+            kv_heads=stack.kv_heads,
+            gated=stack.gated,
             eps=stack.eps,
             embed_scale=stack.embed_scale,
             embed=None if stack.tied else self._keep(self._embedding()),
             position=None if stack.position is None else self._keep(stack.position.float()),
+            rotation=self._keep(stack.rotation),
             final_norm=self._norm(stack.final_norm),
             readout=readout,
             layer=layers,
@@ -184,7 +187,7 @@ class RowCache:
         stack = packed.stack
         if rows < 1 or capacity < 1:
             raise InputError(f"a cache needs at least one row and one token, not {rows} and {capacity}")
-        shape = (len(stack.layers), rows, stack.heads, capacity, stack.head_dim)
+        shape = (len(stack.layers), rows, stack.kv_heads, capacity, stack.head_dim)
         dtype = torch.float16 if packed.half_cache else torch.float32
         self.keys, self.values = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
         self.table = torch.arange(rows, dtype=torch.int32)[:, None].repeat(1, capacity)

@@ -1,6 +1,7 @@
 """Rows of a batch on the CPU: sources, cached tokens, and one call of the kernels per step."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from qkv.generation.runner import Runner, RunnerFactory
 from qkv.generation.sampling import Sampling
 from qkv.generation.state_runner import StateRunner, StateRunnerFactory, runs_own_steps
 from qkv.models.transformer import Transformer
+from qkv.models.whisper import Whisper
 from qkv.nn.quantized import is_quantized
 from qkv.types import Float, Int, Tensor
 
@@ -143,6 +145,19 @@ class CPURunner(CPUSelection):
         return logits
 
 
+class WhisperRunner(CPURunner):
+    """Decodes Whisper with packed weights; its encoder, which runs once per window, is PyTorch's."""
+
+    def __init__(self, model: Whisper, decoder: PackedStack, *, rows: int, capacity: int, sources: int) -> None:
+        positions = model.config.positions
+        super().__init__(decoder, None, rows=rows, capacity=capacity, sources=sources, source_capacity=positions)
+        self._model = model
+
+    def encode(self, sources: Sequence[int], inputs: Sequence[Any]) -> None:
+        hidden = self._model.encode(torch.stack(list(inputs))).hidden.float()
+        self.set_memory(sources, hidden.flatten(0, 1), torch.full((len(inputs),), hidden.shape[1]))
+
+
 class CPURunnerFactory(RunnerFactory):
     """Packs the weights of a Transformer stack for the CPU kernels."""
 
@@ -152,11 +167,14 @@ class CPURunnerFactory(RunnerFactory):
         self._decoder = PackedStack(decoder_stack(model), dtype)
         self._encoder = PackedStack(encoder_stack(model), dtype) if isinstance(model, Transformer) else None
         self.vocab_size, self.device = self._decoder.vocab_size, torch.device("cpu")
-        self.has_source = self._encoder is not None
+        self._whisper = model if isinstance(model, Whisper) else None
+        self.has_source = self._encoder is not None or self._whisper is not None
         sets = ", ".join(name for bit, name in FEATURES.items() if features() & bit) or "portable"
         self.description = f"CPU kernels ({sets}), {dtype} weights"
 
     def make(self, rows: int, capacity: int, sources: int, source_capacity: int) -> CPURunner:
+        if self._whisper is not None:
+            return WhisperRunner(self._whisper, self._decoder, rows=rows, capacity=capacity, sources=sources)
         return CPURunner(
             self._decoder,
             self._encoder,
@@ -168,7 +186,8 @@ class CPURunnerFactory(RunnerFactory):
 
     def cache_bytes(self, rows: int, capacity: int, source_capacity: int) -> int:
         stack = self._decoder.stack
-        per_token = 2 * len(stack.layers) * stack.dim * (2 if self._decoder.half_cache else 4)
+        source_capacity = source_capacity if self._whisper is None else self._whisper.config.positions
+        per_token = 2 * len(stack.layers) * stack.kv_heads * stack.head_dim * (2 if self._decoder.half_cache else 4)
         return per_token * (rows * capacity + source_capacity)
 
 

@@ -88,7 +88,7 @@ class GPUEngine(Engine):
         search: Key = (beams, config.length_penalty, config.exact) if beams > 1 else ()
         if sampling is not None and sampling.temperature > 0:
             search = (sampling.temperature, sampling.top_k, sampling.top_p)
-        special = (tokens.end, tuple(tokens.suppressed), tokens.vocab_size)
+        special = (tokens.end, tuple(tokens.suppressed), tokens.vocab_size, tokens.grammar)
         key = (slots, capacity, source_capacity, speculative, special, *search)
         for number, (other, steps) in enumerate(self._idle):
             if other == key:
@@ -99,8 +99,9 @@ class GPUEngine(Engine):
             draft = self._draft(speculative, slots, capacity)
             steps = SpeculativeSteps(cast(GuessRunner, runner), tokens, config, capacity, draft, guesses)
         else:
-            steps_class = BeamSteps if beams > 1 else TokenSteps if search else GreedySteps
-            steps = steps_class(runner, tokens, config, capacity)
+            plain = not search and tokens.grammar is None
+            steps_class = BeamSteps if beams > 1 else GreedySteps if plain else TokenSteps
+            steps = steps_class(tokens.constrain(runner), tokens, config, capacity)
         steps.record(record_graph)
         return key, steps
 

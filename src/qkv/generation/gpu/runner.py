@@ -190,8 +190,8 @@ class GPURunnerFactory(RunnerFactory):
         self._weights = GPUWeights(decoder_stack(model), dtype, self.device)
         self._model = model if isinstance(model, Transformer) else None
         self.has_source = self._model is not None
-        if self._model is not None:
-            encoder_stack(self._model)  # raises if it is unsupported
+        if self._model is not None or self._weights.stack.has_cross_attention:
+            encoder_stack(model)  # raises if it is unsupported
         assert self._weights.stack.readout is not None
         self.vocab_size = self._weights.stack.readout.outputs
         self.description = f"GPU kernels ({torch.cuda.get_device_name(self.device)}), {dtype} weights"

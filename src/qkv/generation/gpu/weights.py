@@ -136,6 +136,7 @@ class GPUWeights:
     def _norm(self, norm: NormWeights | None) -> Norm | None:
         if norm is None:
             return None
+        assert norm.bias is not None  # RMS norms are in gated stacks only
         key = norm.weight.data_ptr()
         if key not in self._norms:
             self._norms[key] = Norm(self._floats(norm.weight), self._floats(norm.bias))
@@ -150,6 +151,8 @@ def _check(stack: Stack) -> None:
     head_dim = stack.head_dim
     if head_dim & (head_dim - 1) or not 8 <= head_dim <= 256:
         raise Unsupported("GPU decoding", f"heads of {head_dim} features: only powers of two from 8 to 256")
+    if stack.rotation is not None or stack.gated:
+        raise Unsupported("GPU decoding", "rotary positions and gated feed-forward networks")
     if stack.readout is None:
         raise Unsupported("GPU decoding", "a stack without output layer")
     if not stack.pre_norm and stack.final_norm is not None:

@@ -1,0 +1,204 @@
+"""Llama (Touvron et al. 2023): a causal Transformer with rotary positions, RMS normalization and gated networks.
+
+    h_0 = E[x_t]
+    h_l = h' + FFN(RMSNorm(h')),   h' = h_{l-1} + MaskedSelfAttention(RMSNorm(h_{l-1})),   l = 1 ... L
+    p(x_{t+1} | x_1 ... x_t) = softmax(W RMSNorm(h_L))
+
+    RMSNorm(x) = g * x / sqrt(mean(x^2) + eps)   (Zhang and Sennrich 2019)
+    FFN(x) = W2 (silu(W1 x) * W3 x)              (SwiGLU; Shazeer 2020)
+
+Queries and keys are rotated by their positions (Su et al. 2021). Groups of heads can share keys and values (Ainslie et
+al. 2023). There are no biases. Weights are initialized as in GPT-2.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from pydantic import model_validator
+from torch import nn
+
+from qkv.attention import Causal, Documents, KeyValue, Mask, Prefix, Sizes
+from qkv.attention.mask import Not
+from qkv.config import AlignTerm, Config, Count, PositionTerm, PositiveFloat, Rate, ScoreTerm, Size, Term, require
+from qkv.errors import InputError
+from qkv.nn.embedding import is_encoding
+from qkv.nn.fast import Dropout
+from qkv.nn.feed_forward import Activation, GatedFeedForward
+from qkv.nn.interfaces import LanguageModel
+from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
+from qkv.registry import register
+from qkv.types import Float, Int, Tensor
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # The sizes of llama2.c, whose models tell children's stories.
+    "stories15m": {"dim": 288, "heads": 6, "layers": 6, "max_length": 256, "tie_embeddings": True},
+    "stories42m": {"dim": 512, "heads": 8, "layers": 8, "max_length": 1024, "tie_embeddings": True},
+    "stories110m": {"dim": 768, "heads": 12, "layers": 12, "max_length": 1024, "tie_embeddings": True},
+    "7b": {"dim": 4096, "heads": 32, "layers": 32, "ffn_dim": 11008, "max_length": 4096},  # Llama 2
+}
+
+
+class LlamaConfig(Config):
+    """Sizes and terms of the model; the vocabulary size comes from the data."""
+
+    vocab_size: Size = 32000  # number of tokens in the vocabulary
+    dim: Size = 288  # width of embeddings and hidden states
+    heads: Count = 6  # attention heads per layer
+    kv_heads: Count | None = None  # heads of keys and values, each shared by heads / kv_heads heads; None: heads
+    layers: Count = 6  # number of blocks
+    ffn_dim: Size | None = None  # width of the feed-forward networks; None: 8/3 dim, rounded up to a multiple of 32
+    max_length: Size = 256  # maximum context length
+    position: PositionTerm = Term("position", "rotary")  # inside self-attention
+    score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
+    align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
+    activation: Activation = "silu"  # of the gates
+    dropout: Rate = 0.0  # of embeddings and residual branches
+    attention_dropout: Rate = 0.0  # of the attention weights
+    tie_embeddings: bool = False  # tie embedding and output layer
+    norm_eps: PositiveFloat = 1e-5  # epsilon of RMS normalization
+    has_end_token: bool = False  # whether training texts end with an end token, at which `qkv generate` stops
+
+    @property
+    def sizes(self) -> Sizes:
+        return head_sizes(self.dim, self.heads, self.max_length)
+
+    @property
+    def hidden_dim(self) -> int:
+        """Width of the feed-forward networks."""
+        return self.ffn_dim or -(-8 * self.dim // (3 * 32)) * 32
+
+    @model_validator(mode="after")
+    def _check(self) -> "LlamaConfig":
+        widest = max(self.vocab_size, 2 * self.hidden_dim, 3 * self.dim)
+        require(self.dim * widest <= 2**34, f"dim: a matrix of {self.dim} x {widest} is too large")
+        require(
+            self.heads % (self.kv_heads or self.heads) == 0,
+            f"heads {self.heads} must be divisible by kv_heads {self.kv_heads}",
+        )
+        require(
+            not is_encoding(self.position),
+            f"position {self.position.name!r} is added to embeddings; Llama has positions inside attention: rotary",
+        )
+        check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
+        return self
+
+
+@dataclass(frozen=True)
+class State:
+    """State between tokens, or between chunks of a text."""
+
+    past: tuple[KeyValue, ...] | None  # key/value cache of each layer; None before the first token
+    padding: Int[Tensor, "batch"] | None = None  # number of left-padding positions per row
+
+
+@register("model", "llama")
+class Llama(LanguageModel[State]):
+    """Decoder-only Transformer language model with rotary positions."""
+
+    config_class = LlamaConfig
+    presets: ClassVar = PRESETS
+    description = "Llama (Touvron et al. 2023): rotary positions, RMSNorm, SwiGLU, grouped keys"
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.dim)  # E
+        self.dropout = Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.dim, config.norm_eps)
+        self.readout = nn.Linear(config.dim, config.vocab_size, bias=False)  # W
+        if config.tie_embeddings:
+            self.readout.weight = self.embed.weight
+        self.init_weights()
+
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        return [*self.blocks]
+
+    def init_weights(self) -> None:
+        """Initialize from N(0, 0.02^2), and the projections that are added to h from N(0, 0.02^2 / 2L)."""
+        for name, weight in self.named_parameters():
+            if weight.ndim > 1:
+                added = name.endswith(("out_proj.weight", "down_proj.weight"))
+                nn.init.normal_(weight, std=0.02 / (2 * self.config.layers) ** 0.5 if added else 0.02)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch length"],
+        *,
+        padding: Int[Tensor, "batch"] | None = None,
+        documents: Int[Tensor, "batch length"] | None = None,
+    ) -> Float[Tensor, "batch length vocabulary"]:
+        """Return the logits after each token (see `hidden_states`)."""
+        return self.readout(self.hidden_states(tokens, padding=padding, documents=documents))
+
+    def hidden_states(
+        self,
+        tokens: Int[Tensor, "batch length"],
+        *,
+        padding: Int[Tensor, "batch"] | None = None,
+        documents: Int[Tensor, "batch length"] | None = None,
+    ) -> Float[Tensor, "batch length dim"]:
+        """Return RMSNorm(h_L) of each token.
+
+        Three kinds of batches: plain; left-padded, with `padding` positions before each row's first token; packed, with
+        the document index of each token in `documents`, so that tokens attend to their own document only. Positions
+        need not restart: only the distances between them matter.
+        """
+        mask = _mask(padding)
+        if documents is not None:
+            if padding is not None:
+                raise InputError("documents and padding are mutually exclusive: a batch is packed or left-padded")
+            mask = Causal() & Documents(documents)
+        x = self.dropout(self.embed(tokens))
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.norm(x)
+
+    def init_state(self, batch: int, padding: Int[Tensor, "batch"] | None = None) -> State:
+        """Return the state before the first token (see `LanguageModel`)."""
+        return State(past=None, padding=padding)
+
+    def hidden_from(
+        self, tokens: Int[Tensor, "batch length"], state: State
+    ) -> tuple[Float[Tensor, "batch length dim"], State]:
+        """Return RMSNorm(h_L) of each token, and the new state."""
+        x, mask, present = self.dropout(self.embed(tokens)), _mask(state.padding), []
+        for block, past in zip(self.blocks, state.past or (None,) * len(self.blocks), strict=True):
+            x, cache = cast(Block, block).extend(x, mask, past)
+            present.append(cache)
+        return self.norm(x), State(tuple(present), state.padding)
+
+
+def _mask(padding: Int[Tensor, "batch"] | None) -> Mask:
+    return Causal() if padding is None else Causal() & Not(Prefix(padding))
+
+
+class Block(nn.Module):
+    """x = x + MaskedSelfAttention(RMSNorm(x)),   x = x + FFN(RMSNorm(x))."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(
+            config.dim, config.heads, config.attention_dropout, bias=False, out_bias=False,
+            kv_heads=config.kv_heads, backend=config.backend, score=config.score.build(config.sizes),
+            position=config.position.build(config.sizes), align=config.align.build(config.sizes),
+        )  # fmt: skip
+        self.attention_norm = nn.RMSNorm(config.dim, config.norm_eps)
+        self.ffn = GatedFeedForward(config.dim, config.hidden_dim, activation=config.activation)
+        self.ffn_norm = nn.RMSNorm(config.dim, config.norm_eps)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None
+    ) -> Float[Tensor, "batch length dim"]:
+        return self.extend(x, mask)[0]
+
+    def extend(
+        self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, past: KeyValue | None = None
+    ) -> tuple[Float[Tensor, "batch length dim"], KeyValue]:
+        """Return the block's output after `past`, and the key/value cache for the next call."""
+        attended, present = self.attention(self.attention_norm(x), mask, past)
+        x = x + self.dropout(attended)
+        return x + self.dropout(self.ffn(self.ffn_norm(x))), present

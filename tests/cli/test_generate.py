@@ -1,6 +1,7 @@
 """`qkv generate`: prompts, sampling options and errors."""
 
 import json
+import wave
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.tokenizers import CharTokenizer
 
 TEXT = "To be, or not to be,\nthat is the question"
+TUNE = "X:1\nT:to be\nK:G\n|:ebbe:|\n\n"  # after an empty line, there is another tune
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,31 @@ def test_on_a_terminal_one_prompt_is_streamed(qkv, folder, monkeypatch, more):
     for other in (["--json"], ["--num-return-sequences", 2], ["or not"]):
         assert qkv(*arguments, *other).code == 0
     assert not pieces
+
+
+def test_a_tune_is_played(qkv, folder, tmp_path):
+    path = tmp_path / "tune.wav"
+    done = qkv("generate", folder, TUNE, "--max-new-tokens", 3, "--wav", path)
+    assert (done.code, done.out[: len(TUNE)]) == (0, TUNE)
+    assert "to be, 8 notes, 2.0 s" in done.err
+    with wave.open(str(path)) as file:
+        assert file.getnframes() == 2 * file.getframerate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["To be"], "line 1 of the tune: a tune needs a key"),
+        (["To be", "or not"], "--wav plays one tune"),
+        ([TUNE, "--num-return-sequences", 2], "--wav plays one tune"),
+    ],
+)
+def test_what_cannot_be_played_is_an_error(qkv, folder, tmp_path, arguments, words):
+    done = qkv("generate", folder, *arguments, "--max-new-tokens", 3, "--wav", tmp_path / "tune.wav")
+    assert done.code == 2
+    assert words in done.err
+    assert not (tmp_path / "tune.wav").exists()
+    assert "is a folder" in qkv("generate", folder, TUNE, "--wav", tmp_path).error
 
 
 def test_a_document_is_one_prompt(qkv, folder, tmp_path):

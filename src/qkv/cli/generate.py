@@ -11,7 +11,10 @@ import typer
 from qkv.cli import options, texts
 from qkv.cli.bulk import bulk_files, decode_files
 from qkv.cli.console import info, on_terminal, result, result_json, result_piece, results_to
-from qkv.cli.workers import Job, Report, WorkerOptions, model_of_workers
+from qkv.cli.workers import Job, Report, model_of_workers
+from qkv.errors import InputError
+from qkv.runtime.cluster import WorkerOptions
+from qkv.runtime.files import check_output_file
 
 if TYPE_CHECKING:
     from qkv.generation import GenerationConfig
@@ -42,6 +45,7 @@ def generate(
     prompt_lookup: Annotated[
         bool, typer.Option("--prompt-lookup", help="Guess tokens by repeating the text so far; same output.")
     ] = False,
+    wav: options.Wav = None,
     output: options.BulkOutput = None,
     resume: options.Resume = False,
     overwrite: options.Overwrite = False,
@@ -57,12 +61,15 @@ def generate(
     Prompts are arguments, or the lines of a file or of standard input; --document reads a whole file as one prompt. Use
     --json to separate results that span several lines. On a terminal, the text of a single prompt is printed as it is
     generated. A file of any length is decoded into --output, and each file of a folder into a file of the same name in
-    the folder --output; if the job is interrupted, --resume continues it.
+    the folder --output; if the job is interrupted, --resume continues it. With --wav, a generated tune in ABC notation
+    is also played into a WAV file.
     """
     given = [*(prompts or ()), *map(str, document or ())]
     placement = WorkerOptions(workers, ray, ray_address)
     files = bulk_files(given, file, output, resume=resume, overwrite=overwrite, strict=True, workers=placement)
     lines = [] if files else texts.read_texts(prompts, file, document, strict=True)
+    if wav is not None:
+        _check_wav(wav, lines, num_return_sequences)
 
     from qkv.generation import GenerationConfig, Sampling
 
@@ -74,8 +81,14 @@ def generate(
     if files:
         decode_files(files, job, verbose=verbose)
     else:
-        one = len(prompts or ()) == 1 and num_return_sequences == 1 and not json and output is None
-        _generate_all(job, lines, output, verbose=verbose, streaming=one and on_terminal())
+        one = len(prompts or ()) == 1 and num_return_sequences == 1 and not json and output is None and wav is None
+        _generate_all(job, lines, output, wav, verbose=verbose, streaming=one and on_terminal())
+
+
+def _check_wav(wav: Path, prompts: list[str], num_return_sequences: int) -> None:
+    if len(prompts) != 1 or num_return_sequences != 1:
+        raise InputError("--wav plays one tune: give one prompt, and neither --num-return-sequences nor a folder")
+    check_output_file(wav)
 
 
 @dataclass(frozen=True)
@@ -126,9 +139,12 @@ class GenerationDecoder:
 
 
 def _generate_all(
-    job: GenerationJob, prompts: list[str], output: Path | None, *, verbose: bool, streaming: bool
+    job: GenerationJob, prompts: list[str], output: Path | None, wav: Path | None, *, verbose: bool, streaming: bool
 ) -> None:
-    """Continue the prompts and print the texts; with `streaming`, that of a single prompt as it is generated."""
+    """Continue the prompts and print the texts; with `streaming`, that of a single prompt as it is generated.
+
+    With `wav`, the text of a single prompt is played into a file.
+    """
     decoder = job.load()
     if verbose:
         info(f"decoding: {decoder.description}")
@@ -139,6 +155,11 @@ def _generate_all(
     with results_to(output):
         unknown = _print_all(answers, 0, json=job.json)
     texts.note_unknown_tokens(unknown)
+    if wav is not None:
+        from qkv.pipelines.synthesizer import play_abc
+
+        tune = play_abc(answers[0][0].text, wav)
+        info(f"{wav}: {tune.title or 'untitled'}, {len(tune.notes)} notes, {tune.duration:.1f} s")
 
 
 def _generate(

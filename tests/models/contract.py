@@ -110,6 +110,14 @@ def texts(generator: torch.Generator) -> Batch:
     return Batch((text[:, :-1],), text[:, 1:])
 
 
+def texts_of_two_tokens(generator: torch.Generator) -> Batch:
+    """Texts whose first two tokens differ: with relative positions only, "a" and "a a" have the same hidden states."""
+    text = tokens(generator, ROWS, 7)
+    text[:, 0] = torch.arange(ROWS) + 2
+    text[:, 1] = torch.where(text[:, 1] == text[:, 0], 3, text[:, 1])
+    return Batch((text[:, :-1],), text[:, 1:])
+
+
 def labeled_texts(generator: torch.Generator) -> Batch:
     return Batch((tokens(generator, ROWS, 6),), torch.arange(ROWS) % LABELS, lengths(6))
 
@@ -132,6 +140,12 @@ def images(generator: torch.Generator) -> Batch:
 def captions(generator: torch.Generator) -> Batch:
     pixels, target = torch.rand(ROWS, 3, 8, 8, generator=generator), tokens(generator, ROWS, 5)
     return Batch((pixels, F.pad(target[:, :-1], (1, 0), value=2)), target)
+
+
+def recordings(generator: torch.Generator) -> Batch:
+    """Log-mel features of windows of one length, and what is said in them."""
+    features, target = torch.randn(ROWS, 8, 4, generator=generator), tokens(generator, ROWS, 5)
+    return Batch((features, F.pad(target[:, :-1], (1, 0), value=2)), target)
 
 
 def bits(generator: torch.Generator) -> Batch:
@@ -189,6 +203,8 @@ CASES = {
         Case("gpt2", {**TEXT, **BLOCKS, "max_length": 8}, texts, forward),
         Case("han", {**LABELED, "embedding_dim": 8, "hidden_dim": 8}, labeled_documents, head_logits),
         Case("linformer", {**LABELED, **BLOCKS, "max_length": 8, "rank": 4}, labeled_texts, head_logits),
+        Case("llama", {**TEXT, **BLOCKS, "heads": 4, "kv_heads": 2, "max_length": 8}, texts_of_two_tokens,
+             forward),
         Case("lstm_memory", {"input_dim": 4, "output_dim": 4, "hidden_dim": 24}, bits, forward, attention=False,
              **BITS),
         Case("lstmn", {**TEXT, "embedding_dim": 8, "hidden_dim": 16}, texts, forward, learning_rate=2e-2),
@@ -201,6 +217,8 @@ CASES = {
         Case("rnn_text", {**LABELED, "embedding_dim": 8, "hidden_dim": 8}, labeled_texts, head_logits),
         Case("show_attend_tell", {**TEXT, "height": 8, "width": 8, "feature_dim": 8, "embedding_dim": 8,
              "hidden_dim": 12, "encoder": {"name": "cnn", "filters": (8,)}}, captions, forward),
+        Case("single_rnn", {**PAIR, "embedding_dim": 12, "hidden_dim": 24}, pairs, forward_with_lengths,
+             learning_rate=2e-2, attention=False),
         Case("snail", {"ways": 3, "shots": 2, "height": 8, "width": 9, "conv_layers": 2, "conv_channels": 8,
              "image_dim": 8, "key_dims": (4, 4), "value_dims": (4, 4), "filters": 6}, episodes, forward,
              learning_rate=3e-3),
@@ -209,6 +227,8 @@ CASES = {
         Case("transformer", {**PAIR, "dim": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "ffn_dim": 24},
              pairs, forward_with_lengths),
         Case("vit", {"classes": LABELS, "height": 8, "width": 8, "patch": 4, **BLOCKS}, images, forward),
+        Case("whisper", {**TEXT, "dim": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "ffn_dim": 24,
+             "mels": 4, "positions": 4, "max_length": 8}, recordings, forward),
     )
 }  # fmt: skip
 
@@ -220,6 +240,7 @@ GOLDEN = {
     "gpt2": 1.424541,
     "han": 0.847174,
     "linformer": 0.060738,
+    "llama": 0.745730,
     "lstm_memory": 0.550728,
     "lstmn": 1.344613,
     "ntm": 0.344181,
@@ -227,8 +248,10 @@ GOLDEN = {
     "rnn_seq2seq": 0.449847,
     "rnn_text": 0.698624,
     "show_attend_tell": 1.624922,
+    "single_rnn": 1.510581,
     "snail": 0.058877,
     "snail_policy": 0.241350,
     "transformer": 0.505315,
     "vit": 0.136216,
+    "whisper": 1.004897,
 }

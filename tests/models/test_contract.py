@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import qkv
 from qkv.attention.layers import attention_layers
@@ -11,6 +12,7 @@ from qkv.errors import InputError
 from qkv.hub import load, save_model
 from qkv.nn.interfaces import Decoder, LanguageModel, SequenceModel
 from qkv.registry import registered
+from qkv.runtime.device import autocast
 from tests.models.contract import CASES, GOLDEN, ROWS, VOCABULARY, Case
 
 PADDED = [name for name, case in CASES.items() if case.batch().lengths is not None]
@@ -43,6 +45,22 @@ def test_gradients_are_finite_and_reach_every_parameter(case: Case):
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.abs().sum() > 0, name
+
+
+@every_model
+def test_a_step_in_bfloat16_is_close_to_one_in_float32(case: Case):
+    """On the CPU, too: the trainer chooses bfloat16 if it is faster."""
+    losses, gradients = [], []
+    for precision in ("float32", "bfloat16"):
+        torch.manual_seed(0)
+        model, batch = case.build().eval(), case.batch()
+        with autocast(torch.device("cpu"), precision):
+            loss = case.loss(case.logits(model, batch), batch.targets)
+        loss.backward()
+        losses.append(loss.item())
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert F.cosine_similarity(*gradients, dim=0) > 0.99
 
 
 @every_model

@@ -11,9 +11,11 @@ from torch.nn import functional as F
 import qkv
 from qkv.config import build, describe_fields
 from qkv.errors import InputError
+from qkv.hub import load, save_model
 from qkv.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from qkv.nn.interfaces import select
 from qkv.registry import registered
+from tests.models.contract import CASES
 
 VOCABULARY = 11
 SIZES = {
@@ -356,3 +358,18 @@ def test_a_cuda_graph_replays_forward_and_step_with_new_inputs(batch, score):
         kept.copy_(other)
     graph.replay()
     torch.testing.assert_close(actual, expected)
+
+
+def test_weight_normalization_changes_the_gradient_but_not_the_function(tmp_path):
+    case = CASES["conv_seq2seq"]
+    plain, normalized, batch = case.build(), case.build(weight_norm=True), case.batch()
+    torch.testing.assert_close(case.logits(normalized.eval(), batch), case.logits(plain.eval(), batch))
+    linear = normalized.decoder[0].convolve.linear
+    magnitude, direction = linear.parametrizations.weight.original0, linear.parametrizations.weight.original1
+    with torch.no_grad():
+        magnitude.mul_(2.0)
+        direction.mul_(5.0)
+    torch.testing.assert_close(linear.weight, 2 * plain.decoder[0].convolve.linear.weight)
+    assert case.train(normalized, 20) < 1.5
+    save_model(normalized.eval(), None, tmp_path)
+    torch.testing.assert_close(case.logits(load(tmp_path), batch), case.logits(normalized, batch))

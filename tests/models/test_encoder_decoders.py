@@ -8,17 +8,25 @@ from qkv.attention import watch
 from qkv.nn.interfaces import EncoderDecoder, select
 from qkv.registry import lookup, registered
 
-ENCODER_DECODERS = [name for name, network in registered("model").items() if issubclass(network, EncoderDecoder)]
+ENCODER_DECODERS = [
+    name
+    for name, network in registered("model").items()
+    if issubclass(network, EncoderDecoder) and name != "whisper"  # speech: tests/hub/families/test_whisper.py
+]
 SIZES = {
     "rnn_seq2seq": {"embedding_dim": 12, "hidden_dim": 16},
     "conv_seq2seq": {"dim": 16, "hidden_dim": 16, "layers": 2},
+    "single_rnn": {"embedding_dim": 12, "hidden_dim": 24},
     "transformer": {"dim": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "ffn_dim": 24},
 }
 VOCABULARY = 11
-COMPOSED = [  # models with every source encoder
-    (name, {"encoder": encoder}) for name in ("rnn_seq2seq", "conv_seq2seq") for encoder in registered("encoder")
+COMPOSED = [  # models with every encoder of texts
+    (name, {"encoder": encoder})
+    for name in ("rnn_seq2seq", "conv_seq2seq")
+    for encoder, cls in registered("encoder").items()
+    if not cls.reads_speech
 ]
-MODELS = [("transformer", {}), *COMPOSED]
+MODELS = [("single_rnn", {}), ("transformer", {}), *COMPOSED]
 every_model = pytest.mark.parametrize(
     ("name", "options"), MODELS, ids=[f"{name}-{options.get('encoder')}" for name, options in MODELS]
 )

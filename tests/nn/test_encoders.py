@@ -26,7 +26,9 @@ def source() -> torch.Tensor:
     return torch.randint(VOCABULARY, (3, 5), generator=torch.Generator().manual_seed(1))
 
 
-every_encoder = pytest.mark.parametrize("name", registered("encoder"))
+every_encoder = pytest.mark.parametrize(
+    "name", [name for name, encoder in registered("encoder").items() if not encoder.reads_speech]
+)
 
 
 @every_encoder
@@ -135,7 +137,13 @@ def test_options_override_the_sizes_of_the_model():
 
 @pytest.mark.parametrize(
     ("name", "dim", "options"),
-    [("rnn", 7, {}), ("rnn", 2**14, {"layers": 1024 + 1}), ("transformer", 8, {"heads": 3})],
+    [
+        ("rnn", 7, {}),
+        ("rnn", 2**14, {"layers": 1024 + 1}),
+        ("transformer", 8, {"heads": 3}),
+        ("pyramid", 7, {}),
+        ("pyramid", 8, {"rate": 8001}),
+    ],
 )
 def test_options_that_do_not_fit_raise(name, dim, options):
     with pytest.raises(ConfigError, match=r"^encoder\."):
@@ -146,3 +154,46 @@ def test_options_that_do_not_fit_raise(name, dim, options):
 def test_an_unknown_encoder_or_option_raises(wrong):
     with pytest.raises(ValueError, match=r"encoder|heads|cell"):
         parse_term("encoder", wrong)
+
+
+FRAMES = torch.tensor([11, 8, 1])
+
+
+@pytest.fixture
+def features() -> torch.Tensor:
+    return torch.randn(3, 11, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def test_each_layer_of_the_pyramid_halves_the_time(features):
+    for layers, lengths in ((1, [11, 8, 1]), (2, [6, 4, 1]), (3, [3, 2, 1]), (5, [1, 1, 1])):
+        encoded = make("pyramid", layers=layers, mels=5)(features, FRAMES)
+        assert encoded.lengths.tolist() == lengths
+        assert encoded.values.shape == (3, lengths[0], DIM)
+        assert encoded.final.shape == (3, layers, DIM)
+
+
+def test_the_pyramid_equals_a_loop_over_pairs_of_frames(features):
+    encoder = make("pyramid", layers=2, mels=5)
+    (first, second), row = encoder.layers, features[:1]
+    for length in (11, 10):  # the last frame of an odd number is paired with zeros
+        h, index = row[:, :length], torch.arange(length).flip(0)[None]
+        h, _ = first(h, torch.tensor([length]), index)
+        frames = [*h[0], torch.zeros(DIM, dtype=torch.float64)]
+        pairs = torch.stack([torch.cat((frames[i], frames[i + 1])) for i in range(0, length, 2)])[None]
+        expected, _ = second(pairs, torch.tensor([pairs.shape[1]]), torch.arange(pairs.shape[1]).flip(0)[None])
+        torch.testing.assert_close(encoder(row[:, :length], torch.tensor([length])).values, expected)
+
+
+def test_padding_does_not_affect_the_pyramid(features):
+    encoder = make("pyramid", layers=3, mels=5)
+    together = encoder(features, FRAMES)
+    for row, length in enumerate(FRAMES.tolist()):
+        alone = encoder(features[row : row + 1, :length], FRAMES[row : row + 1])
+        assert alone.lengths[0] == together.lengths[row]
+        torch.testing.assert_close(alone.values[0], together.values[row, : alone.values.shape[1]])
+        torch.testing.assert_close(alone.final[0], together.final[row])
+
+
+def test_a_pyramid_has_no_embedding_to_tie():
+    with pytest.raises(ConfigError, match="tie_embeddings"):
+        Term("encoder", "pyramid").build(SIZES._replace(tied=True))

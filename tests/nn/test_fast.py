@@ -214,3 +214,14 @@ def test_on_a_gpu_it_is_pytorch_dropout():
     ours = dropout(x, 0.3)
     torch.manual_seed(0)
     assert torch.equal(ours, F.dropout(x, 0.3))
+
+
+@pytest.mark.parametrize("width", [1, 3, 5])
+def test_the_maximum_of_a_convolution_matches_the_plain_one(width):
+    torch.manual_seed(0)
+    convolution, x = torch.nn.Conv1d(3, 4, width).double(), torch.randn(2, 5, 3, dtype=torch.float64)
+    leaves = [x.requires_grad_(), *convolution.parameters()]
+    results = [function(x, convolution) for function in (fast.max_convolution, fast.plain_max_convolution)]
+    torch.testing.assert_close(*results)
+    weight = torch.randn_like(results[0])
+    torch.testing.assert_close(*(torch.autograd.grad((result * weight).sum(), leaves) for result in results))

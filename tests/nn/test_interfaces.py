@@ -115,17 +115,18 @@ class Counting(LanguageModel[Tensor]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.readout = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.ones_(self.readout.weight)
 
     def init_state(self, batch: int) -> Tensor:
         return torch.zeros(batch)
 
-    def forward_from(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def hidden_from(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         seen = state[:, None] + torch.arange(1, tokens.shape[1] + 1)
-        return seen[:, :, None] * self.weight, seen[:, -1]
+        return seen[:, :, None], seen[:, -1]
 
 
-def test_step_and_forward_are_derived_from_forward_from():
+def test_step_and_forward_are_derived_from_hidden_from():
     model, tokens = Counting(), torch.zeros(2, 3, dtype=torch.long)
     assert model(tokens)[0, :, 0].tolist() == [1.0, 2.0, 3.0]
     logits, state = model.step(tokens[:, 0], model.init_state(2))
@@ -135,7 +136,7 @@ def test_step_and_forward_are_derived_from_forward_from():
     assert model.device == torch.device("cpu")
 
 
-def test_a_language_model_must_define_init_state_and_forward_from():
+def test_a_language_model_must_define_init_state_and_hidden_from():
     with pytest.raises(TypeError, match="abstract"):
         LanguageModel()
 

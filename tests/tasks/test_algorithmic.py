@@ -17,7 +17,7 @@ from qkv.models.lstm_memory import LSTMMemory, LSTMMemoryConfig
 from qkv.models.ntm import NTM, NTMConfig
 from qkv.tasks.algorithmic import AlgorithmicTask, SequenceBatch
 from qkv.training import job
-from qkv.training.loop import adamw
+from qkv.training.optimizer import adamw
 from qkv.training.recipe import TrainConfig, read_recipe
 from qkv.training.step import TrainStep
 from tests.datasets.build import load
@@ -114,7 +114,7 @@ def test_loss_and_wrong_bits_equal_a_loop_over_the_answer():
 
 def train(model: Any, task: AlgorithmicTask, batch: SequenceBatch, steps: int, lr: float) -> list[float]:
     """Train for `steps` steps and return their losses."""
-    optimizer = adamw(model, TrainConfig(lr=lr, weight_decay=0.0))
+    optimizer = adamw(model.parameters(), TrainConfig(lr=lr, weight_decay=0.0))
     passes: TrainStep[SequenceBatch] = TrainStep(model, lambda batch: task.loss(model, batch), "float32", 0.1)
     losses = []
     for _ in range(steps):

@@ -23,6 +23,7 @@ from qkv.attention.score import (
     Sizes,
 )  # fmt: skip
 from qkv.attention.score_shape import ScoreShape
+from qkv.attention.simple_encoding import IndexEncoding, IndexFraction, OneHotEncoding
 from qkv.attention.sparse import Entmax, Sparsemax
 from qkv.attention.spec import AttentionOutput, KeyValue
 from qkv.attention.tree import TreePositions, Trees
@@ -46,6 +47,8 @@ __all__ = [
     "Dot",
     "Entmax",
     "Hard",
+    "IndexEncoding",
+    "IndexFraction",
     "KeyValue",
     "Keys",
     "Learned",
@@ -54,6 +57,7 @@ __all__ = [
     "Location",
     "LowRankBilinear",
     "Mask",
+    "OneHotEncoding",
     "Padding",
     "Position",
     "PositionalEncoding",
@@ -77,4 +81,4 @@ __all__ = [
     "attend",
     "explain",
     "watch",
-]  # fmt: skip
+]

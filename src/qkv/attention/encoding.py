@@ -58,7 +58,7 @@ class Sinusoidal(PositionalEncoding):
         return cls(sizes.heads * sizes.query)
 
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
-        _check_offset(offset)
+        check_offset(offset)
         if offset + length > self.table.shape[0]:
             with torch.inference_mode(False):  # the table outlives this call and may be used in a backward pass later
                 size = max(offset + length, 2 * self.table.shape[0])
@@ -104,7 +104,7 @@ class Learned(PositionalEncoding):
         return cls(sizes.max_keys, sizes.heads * sizes.query)
 
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
-        _check_offset(offset)
+        check_offset(offset)
         if offset + length > self.weight.shape[0]:
             raise self._out_of_range(offset + length - 1)
         return self.weight[offset : offset + length]
@@ -124,7 +124,7 @@ class Learned(PositionalEncoding):
         )
 
 
-def _check_offset(offset: int) -> None:
+def check_offset(offset: int) -> None:
     if offset < 0:
         raise InputError(f"offset must not be negative, but it is {offset}")
 

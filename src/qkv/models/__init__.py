@@ -7,6 +7,7 @@ from qkv.models import (  # noqa: F401  (imported to be registered)
     gpt2,
     han,
     linformer,
+    llama,
     lstm_memory,
     lstmn,
     ntm,
@@ -14,7 +15,9 @@ from qkv.models import (  # noqa: F401  (imported to be registered)
     rnn_seq2seq,
     rnn_text,
     show_attend_tell,
+    single_rnn,
     snail,
     transformer,
     vit,
+    whisper,
 )

@@ -25,6 +25,7 @@ other, else depth(i) + depth(j), negative if i comes first. The argument `tree` 
 role.
 """
 
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import model_validator
@@ -50,6 +51,7 @@ from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
+from qkv.nn.residual_norm import FFN, ResidualNorm
 from qkv.nn.tree_positions import TreeDepth, TreeDistance, TreeKind, check_tree, check_tree_input
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -90,6 +92,9 @@ class BertConfig(Config):
     pooler: bool = True  # whether there is a pooled vector of the text
     tie_embeddings: bool = True  # tie the embedding and the output of the MLM head
     layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
+    norm: Literal["post", "none"] = "post"  # layer normalization after each sum, or none
+    residual: bool = True  # add the input of each sub-layer to its output
+    ffn: FFN = "position_wise"  # feed-forward networks, or none
 
     @property
     def sizes(self) -> Sizes:
@@ -143,6 +148,10 @@ class Bert(TextEncoder):
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
+
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        return [*self.encoder]
 
     def forward(
         self,
@@ -204,7 +213,7 @@ class Embedding(nn.Module):
         self.segments = nn.Embedding(config.segments, config.dim)  # S
         self.positions = build_positional_encoding(config.position, config.sizes)  # P
         self.depths = TreeDepth(config.tree, config.dim)  # D
-        self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps) if config.norm == "post" else nn.Identity()
         self.dropout = Dropout(config.dropout)
 
     def forward(
@@ -229,18 +238,23 @@ class Block(nn.Module):
             score=config.score.build(config.sizes), position=build_attention_position(config.position, config.sizes),
             align=config.align.build(config.sizes),
         )  # fmt: skip
-        self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
-        self.ffn = FeedForward(config.dim, config.ffn_dim or 4 * config.dim, activation=config.activation)
-        self.ffn_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        norm = partial(ResidualNorm, config.dim, config.layer_norm_eps, config.norm, config.residual)
+        self.attention_norm = norm()
+        self.ffn: FeedForward | None = None
+        if config.ffn != "none":
+            self.ffn = FeedForward(config.dim, config.ffn_dim or 4 * config.dim, activation=config.activation)
+            self.ffn_norm = norm()
         self.dropout = Dropout(config.dropout)
         self.distances = TreeDistance(config.tree, config.sizes.query)
 
     def forward(
         self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, tree: TreePositions | None = None
     ) -> Float[Tensor, "batch length dim"]:
-        attended, _ = self.attention(x, mask, position=self.distances(tree))
-        x = self.attention_norm(x + self.dropout(attended))
-        return self.ffn_norm(x + self.dropout(self.ffn(x)))
+        attended, _ = self.attention(self.attention_norm.before(x), mask, position=self.distances(tree))
+        x = self.attention_norm.after(x, self.dropout(attended))
+        if self.ffn is None:
+            return x
+        return self.ffn_norm.after(x, self.dropout(self.ffn(self.ffn_norm.before(x))))
 
 
 class MLMHead(nn.Module):

@@ -20,6 +20,7 @@ from typing import cast
 import torch
 from pydantic import model_validator
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from qkv.attention import Attend, Keys, Padding, Sizes
 from qkv.attention.precision import upcast_dtype
@@ -33,7 +34,7 @@ from qkv.nn.conv import (
 )
 from qkv.nn.encoders import EncoderSizes
 from qkv.nn.fast import Dropout
-from qkv.nn.interfaces import EncoderDecoder, SourceEncoder
+from qkv.nn.interfaces import EncoderDecoder, ParallelDecoder, SourceEncoder
 from qkv.nn.multi_head import BackendName, check_terms
 from qkv.nn.pooling import full_lengths
 from qkv.registry import register
@@ -54,6 +55,7 @@ class ConvSeq2SeqConfig(Config):
     score: ScoreTerm = Term("score", "dot")  # score of queries and encoder states
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     tie_embeddings: bool = True  # tie source, target and output embeddings; needs a shared vocabulary
+    weight_norm: bool = False  # weight normalization of all layers but embeddings and output, as in the paper
     max_length: Size = 512  # maximum source and target length
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
@@ -62,6 +64,7 @@ class ConvSeq2SeqConfig(Config):
         if self.tie_embeddings:
             shared = self.source_vocab_size == self.target_vocab_size
             require(shared, "tie_embeddings needs a shared vocabulary for source and target")
+        require(not self.encoder.cls.reads_speech, f"encoder {self.encoder.name!r} is for speech: use rnn_seq2seq")
         encoder_dim = self.encoder.options.get("dim") or self.dim
         require(encoder_dim == self.dim, f"encoder.dim {encoder_dim} must equal dim {self.dim}")
         self.encoder.cls.check_options(self.dim, self.encoder.options)
@@ -92,7 +95,7 @@ class State:
 
 
 @register("model", "conv_seq2seq")
-class ConvSeq2Seq(EncoderDecoder[Memory, State]):
+class ConvSeq2Seq(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State]):
     """Encoder and decoder of gated convolutions, with attention in every decoder layer."""
 
     config_class = ConvSeq2SeqConfig
@@ -120,6 +123,10 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
         if config.tie_embeddings:
             self.embed.weight = self.encoder.embed.weight
             self.readout.weight = self.encoder.embed.weight
+        if config.weight_norm:
+            for module in [*self.modules()]:
+                if isinstance(module, nn.Linear) and module is not self.readout:
+                    weight_norm(module)  # W = g v / |v|, with one g for each output (Salimans and Kingma 2016)
 
     def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
         """Encode the source (see `EncoderDecoder`)."""

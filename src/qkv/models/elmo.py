@@ -35,6 +35,7 @@ from qkv.nn.char_cnn import PADDING, CharCNN, HashEmbedding
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.pooling import POOLINGS, full_lengths, valid_positions
+from qkv.nn.projected_lstm import scan
 from qkv.nn.rnn import BiRNN, gather_time, reverse_index
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -198,15 +199,24 @@ class Elmo(TextEncoder):
     def bilm_logits(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"] | None = None
     ) -> tuple[Float[Tensor, "batch positions vocabulary"], Float[Tensor, "batch positions vocabulary"]]:
-        """Return the logits of both language models, with w_0 = begin and w_{n+1} = end of the sentence:
+        """Return the logits of both language models (see `bilm_hidden`)."""
+        forward, backward = self.bilm_hidden(characters, lengths)
+        assert self.readout is not None
+        return self.readout(forward), self.readout(backward)
 
-        forward[:, t] of w_{t+1} given w_0 .. w_t, and backward[:, t] of w_t given w_{t+1} .. w_{n+1}, for t = 0 .. n.
+    def bilm_hidden(
+        self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"] | None = None
+    ) -> tuple[Float[Tensor, "batch positions dim"], Float[Tensor, "batch positions dim"]]:
+        """Return the inputs of the output layer for both language models, with w_0 = begin and w_{n+1} = end:
+
+        forward[:, t] to predict w_{t+1} from w_0 .. w_t, and backward[:, t] to predict w_t from w_{t+1} .. w_{n+1}, for
+        t = 0 .. n.
         """
         if self.readout is None:
             raise InputError("this ELMo has no output layer: build it with head language_model")
         _, layers, _ = self._run(characters, _lengths(characters, lengths), self.init_state(characters.shape[0]))
         forward, backward = self.dropout(layers[-1]).unbind(0)
-        return self.readout(forward[:, :-1]), self.readout(backward[:, 1:])
+        return forward[:, :-1], backward[:, 1:]
 
     def _run(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"], state: State
@@ -269,18 +279,11 @@ class ProjectedBiLSTM(nn.Module):
         """Return h for all words in the order of each direction, and h and c after the last word."""
         w, u = self.gates.chunk(2, dim=1)
         inputs = torch.einsum("xbld,xdg->lxbg", x, w)  # all steps at once
-        # No autocast: use the weights' precision, and at least float32 for c, which is a sum over all steps.
-        with torch.autocast(x.device.type, enabled=False):
-            inputs = inputs.to(u.dtype) + (self.bias + self.forget_bias)[:, None]
-            h, c = hidden.transpose(0, 1).to(u.dtype), cell.transpose(0, 1).to(upcast_dtype(u.dtype))
-            states, cells = [], []
-            for step in inputs.unbind(0):
-                i, g, f, o = torch.baddbmm(step, h, u).chunk(4, dim=-1)
-                c = _clip(f.sigmoid() * c + i.sigmoid() * g.tanh(), self.cell_clip)
-                h = _clip(torch.bmm((o.sigmoid() * c.tanh()).to(u.dtype), self.project), self.projection_clip)
-                states.append(h)
-                cells.append(c)
-            return torch.stack(states, dim=2), _last(states, lengths), _last(cells, lengths)
+        states, cells = scan(
+            inputs, self.bias + self.forget_bias, hidden.transpose(0, 1), cell.transpose(0, 1), u, self.project,
+            self.cell_clip, self.projection_clip,
+        )  # fmt: skip
+        return states.permute(1, 2, 0, 3), _last(states, lengths), _last(cells, lengths)
 
 
 class ScalarMix(nn.Module):
@@ -338,13 +341,9 @@ def _lengths(
     return (characters[..., 0] != PADDING).sum(dim=1) if lengths is None else lengths
 
 
-def _clip(x: Float[Tensor, "*shape"], limit: float | None) -> Float[Tensor, "*shape"]:
-    return x if limit is None else x.clamp(-limit, limit)
-
-
 def _last(
-    steps: list[Float[Tensor, "directions batch width"]], lengths: Int[Tensor, "batch"]
+    steps: Float[Tensor, "length directions batch width"], lengths: Int[Tensor, "batch"]
 ) -> Float[Tensor, "batch directions width"]:
     """Return the step at the last position of each sentence."""
-    rows = torch.stack(steps).permute(2, 0, 1, 3)  # batch length directions width
+    rows = steps.permute(2, 0, 1, 3)  # batch length directions width
     return rows.gather(1, (lengths - 1)[:, None, None, None].expand(-1, 1, *rows.shape[2:]))[:, 0]

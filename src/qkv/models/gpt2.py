@@ -10,7 +10,8 @@ instead, so that the scale of h does not grow with the number of layers.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, cast
 
 import torch
 from pydantic import model_validator
@@ -25,6 +26,7 @@ from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import LanguageModel
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
+from qkv.nn.residual_norm import FFN, Norm, ResidualNorm, final_norm
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -57,6 +59,10 @@ class GPT2Config(Config):
     attention_dropout: Rate = 0.1  # of the attention weights
     tie_embeddings: bool = True  # tie embedding and output layer
     layer_norm_eps: PositiveFloat = 1e-5  # epsilon of layer normalization
+    norm: Norm = "pre"  # layer normalization before each sub-layer, after each sum, or none
+    residual: bool = True  # add the input of each sub-layer to its output
+    ffn: FFN = "position_wise"  # feed-forward networks, or none
+    causal: bool = True  # whether tokens attend to previous ones only; otherwise they see what to predict
     has_end_token: bool = False  # whether training texts end with an end token, at which `qkv generate` stops
 
     @property
@@ -97,11 +103,15 @@ class GPT2(LanguageModel[State]):
         self.positions = build_positional_encoding(config.position, config.sizes)  # P
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
-        self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.norm = final_norm(config.dim, config.layer_norm_eps, config.norm)
         self.readout = nn.Linear(config.dim, config.vocab_size, bias=False)
         if config.tie_embeddings:
             self.readout.weight = self.embed.weight
         self.init_weights()
+
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        return [*self.blocks]
 
     def init_weights(self) -> None:
         """Initialize the weights as described in the module docstring, and biases with zeros."""
@@ -121,55 +131,71 @@ class GPT2(LanguageModel[State]):
         padding: Int[Tensor, "batch"] | None = None,
         documents: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length vocabulary"]:
-        """Return the logits after each token.
+        """Return the logits after each token (see `hidden_states`)."""
+        return self.readout(self.hidden_states(tokens, padding=padding, documents=documents))
+
+    def hidden_states(
+        self,
+        tokens: Int[Tensor, "batch length"],
+        *,
+        padding: Int[Tensor, "batch"] | None = None,
+        documents: Int[Tensor, "batch length"] | None = None,
+    ) -> Float[Tensor, "batch length dim"]:
+        """Return LN(h_L) of each token.
 
         Three kinds of batches: plain; left-padded, with `padding` positions before each row's first token; packed, with
         the document index of each token in `documents`. In a packed batch, tokens attend to their own document only,
         and positions restart in each document. The attention output of a padding position, which no key is visible to,
         is zero.
         """
-        if documents is None:
-            logits, _ = self.forward_from(tokens, self.init_state(tokens.shape[0], padding))
-            return logits
-        if padding is not None:
-            raise InputError("documents and padding are mutually exclusive: a batch is either packed or left-padded")
-        logits, _ = self._run(tokens, positions_within(documents), Causal() & Documents(documents))
-        return logits
+        positions, mask = self._positions_and_mask(tokens, 0, padding)
+        if documents is not None:
+            if padding is not None:
+                raise InputError("documents and padding are mutually exclusive: a batch is packed or left-padded")
+            positions, mask = positions_within(documents), self._mask(Documents(documents))
+        x = self._embed(tokens, positions)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.norm(x)
 
     def init_state(self, batch: int, padding: Int[Tensor, "batch"] | None = None) -> State:
         """Return the state before the first token (see `LanguageModel`)."""
         return State(past=None, position=0, padding=padding)
 
-    def forward_from(
+    def hidden_from(
         self, tokens: Int[Tensor, "batch length"], state: State
-    ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
-        """Return the logits after each token, and the new state."""
-        if state.padding is None:
-            logits, past = self._run(tokens, state.position, Causal(), state.past)
-        else:
-            columns = state.position + torch.arange(tokens.shape[1], device=tokens.device)
-            positions = (columns - state.padding[:, None]).clamp(min=0)  # counted from each row's first token
-            mask = Causal() & Not(Prefix(state.padding))  # not ~Prefix, which torch.compile cannot trace
-            logits, past = self._run(tokens, positions, mask, state.past)
-        return logits, State(past, state.position + tokens.shape[1], state.padding)
-
-    def _run(
-        self,
-        tokens: Int[Tensor, "batch length"],
-        positions: int | Int[Tensor, "batch length"],  # position of the first token, or of every token
-        mask: Mask,
-        past: tuple[KeyValue, ...] | None = None,
-    ) -> tuple[Float[Tensor, "batch length vocabulary"], tuple[KeyValue, ...]]:
-        """Return the logits after each token, and the key/value caches of all layers."""
-        x = self.embed(tokens)
-        if self.positions is not None:
-            x = self.positions.add_to(x, positions)
-        x = self.dropout(x)
+    ) -> tuple[Float[Tensor, "batch length dim"], State]:
+        """Return LN(h_L) of each token, and the new state."""
+        positions, mask = self._positions_and_mask(tokens, state.position, state.padding)
+        x = self._embed(tokens, positions)
         present = []
-        for block, cache in zip(self.blocks, past or (None,) * len(self.blocks), strict=True):
-            x, new_cache = block(x, mask, cache)
-            present.append(new_cache)
-        return self.readout(self.norm(x)), tuple(present)
+        for block, past in zip(self.blocks, state.past or (None,) * len(self.blocks), strict=True):
+            x, cache = cast(Block, block).extend(x, mask, past)
+            present.append(cache)
+        return self.norm(x), State(tuple(present), state.position + tokens.shape[1], state.padding)
+
+    def _positions_and_mask(
+        self, tokens: Int[Tensor, "batch length"], position: int, padding: Int[Tensor, "batch"] | None
+    ) -> tuple[int | Int[Tensor, "batch length"], Mask | None]:
+        """Return the position of the first token, or of every token, and the mask."""
+        if padding is None:
+            return position, self._mask()
+        columns = position + torch.arange(tokens.shape[1], device=tokens.device)
+        # Counted from each row's first token. Not ~Prefix, which torch.compile cannot trace.
+        return (columns - padding[:, None]).clamp(min=0), self._mask(Not(Prefix(padding)))
+
+    def _mask(self, mask: Mask | None = None) -> Mask | None:
+        """Return the causal mask, combined with another one."""
+        if not self.config.causal:
+            return mask
+        return Causal() if mask is None else Causal() & mask
+
+    def _embed(
+        self, tokens: Int[Tensor, "batch length"], positions: int | Int[Tensor, "batch length"]
+    ) -> Float[Tensor, "batch length dim"]:
+        """Return h_0."""
+        x = self.embed(tokens)
+        return self.dropout(x if self.positions is None else self.positions.add_to(x, positions))
 
 
 class Block(nn.Module):
@@ -184,15 +210,25 @@ class Block(nn.Module):
             config.dim, config.heads, config.attention_dropout, backend=config.backend, score=score,
             position=build_attention_position(config.position, config.sizes), align=config.align.build(config.sizes),
         )  # fmt: skip
-        self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
-        self.ffn = FeedForward(config.dim, config.ffn_dim or 4 * config.dim, activation=config.activation)
-        self.ffn_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        norm = partial(ResidualNorm, config.dim, config.layer_norm_eps, config.norm, config.residual)
+        self.attention_norm = norm()
+        self.ffn: FeedForward | None = None
+        if config.ffn != "none":
+            self.ffn = FeedForward(config.dim, config.ffn_dim or 4 * config.dim, activation=config.activation)
+            self.ffn_norm = norm()
         self.dropout = Dropout(config.dropout)
 
     def forward(
+        self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None
+    ) -> Float[Tensor, "batch length dim"]:
+        return self.extend(x, mask)[0]
+
+    def extend(
         self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, past: KeyValue | None = None
     ) -> tuple[Float[Tensor, "batch length dim"], KeyValue]:
-        """Return the block's output and the key/value cache for the next call."""
-        attended, present = self.attention(self.attention_norm(x), mask, past)
-        x = x + self.dropout(attended)
-        return x + self.dropout(self.ffn(self.ffn_norm(x))), present
+        """Return the block's output after `past`, and the key/value cache for the next call."""
+        attended, present = self.attention(self.attention_norm.before(x), mask, past)
+        x = self.attention_norm.after(x, self.dropout(attended))
+        if self.ffn is None:
+            return x, present
+        return self.ffn_norm.after(x, self.dropout(self.ffn(self.ffn_norm.before(x)))), present

@@ -96,17 +96,17 @@ class LSTMN(LanguageModel[State]):
         """Return the state before the first token: empty tapes."""
         return State(tuple(cast(MemoryLayer, layer).init_tape(batch) for layer in self.layers))
 
-    def forward_from(
+    def hidden_from(
         self, tokens: Int[Tensor, "batch length"], state: State
-    ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
-        """Return the logits after each token, and the new state."""
+    ) -> tuple[Float[Tensor, "batch length hidden"], State]:
+        """Return the output of the last layer for each token, and the new state."""
         x = self.dropout(self.embed(tokens))
         tapes = []
         for layer, tape in zip(self.layers, state.tapes, strict=True):
             x, tape = layer(x, tape)
             x = self.dropout(x)
             tapes.append(tape)
-        return self.readout(x), State(tuple(tapes))
+        return x, State(tuple(tapes))
 
 
 class MemoryLayer(nn.Module):

@@ -97,10 +97,10 @@ class RNNLM(LanguageModel[State]):
         hidden, *cell = self.initial_state.expand(-1, batch, -1, -1)
         return State(hidden, cell[0] if cell else None)
 
-    def forward_from(
+    def hidden_from(
         self, tokens: Int[Tensor, "batch length"], state: State
-    ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
-        """Return the logits after each token, and the new state."""
+    ) -> tuple[Float[Tensor, "batch length hidden"], State]:
+        """Return the output of the last layer for each token, and the new state."""
         x = self.dropout(self.embed(tokens))
         hidden, cell = [], []
         for number, layer in enumerate(self.layers):
@@ -108,7 +108,7 @@ class RNNLM(LanguageModel[State]):
             x = self.dropout(x)
             hidden.append(last[0])
             cell += last[1:]
-        return self.readout(x), State(torch.stack(hidden, dim=1), torch.stack(cell, dim=1) if cell else None)
+        return x, State(torch.stack(hidden, dim=1), torch.stack(cell, dim=1) if cell else None)
 
 
 class RecurrentLayer(nn.Module):

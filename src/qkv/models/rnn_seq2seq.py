@@ -46,11 +46,12 @@ from qkv.config import AlignTerm, Config, Count, EncoderTerm, Probability, Rate,
 from qkv.nn.embedding import ScaledEmbedding
 from qkv.nn.encoders import EncoderSizes
 from qkv.nn.fast import Dropout, StepLinear
-from qkv.nn.interfaces import EncoderDecoder, SourceEncoder
+from qkv.nn.interfaces import EncoderDecoder, Source, SourceEncoder
 from qkv.nn.multi_head import BackendName, check_terms
 from qkv.nn.pooling import full_lengths
 from qkv.nn.rnn import Bridge, Cell, Recurrent
-from qkv.nn.source_attention import CoverageAttention, EncodedSource, SourceAttention
+from qkv.nn.source_attention import CoverageAttention, EncodedSource, SourceAttention, step_numbers
+from qkv.nn.source_pointer import ConsumingTokens, PointerState, build_pointer, point
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -64,7 +65,7 @@ class RNNSeq2SeqConfig(Config):
     layers: Count = 1  # layers of the decoder, and of the encoder unless encoder.layers is set
     embedding_dim: Size = 128  # size of the token embeddings
     hidden_dim: Size = 128  # size of the decoder states, and of the encoder states unless encoder.dim is set
-    encoder: EncoderTerm = Term("encoder", "rnn")  # source encoder: rnn, conv or transformer
+    encoder: EncoderTerm = Term("encoder", "rnn")  # source encoder: rnn, conv or transformer; pyramid for speech
     bridge: Literal["none", "linear", "tanh"] = "tanh"  # from h_final to s_0; none: copy
     decoder: Literal["bahdanau", "luong", "plain"] = "bahdanau"  # equations of the decoder
     context: Literal["initial", "every_step", "both"] = "initial"  # plain: where h_final is used
@@ -72,6 +73,8 @@ class RNNSeq2SeqConfig(Config):
     score: ScoreTerm = Term("score", "additive")  # score of decoder states and encoder states
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     coverage: bool = False  # add w sum_{u<t} a_ui, w learned, to the key of h_i (See, Liu and Manning 2017)
+    pointer: bool = False  # add the encoder state of the next source word to the target embeddings, for parsing
+    consuming_tokens: ConsumingTokens = ()  # target tokens that consume a source word
     tie_embeddings: bool = False  # tie target embedding and readout, and source embedding if the vocabulary is shared
     scheduled_sampling: Probability = 0.0  # probability of feeding the model's own token in training
     dropout: Rate = 0.1  # dropout of embeddings, between layers and of o_t
@@ -126,6 +129,7 @@ class Memory:
 
     final: Float[Tensor, "batch layers features"]  # h_final of each layer
     source: EncodedSource | None  # keys and values of h_i, and the coverage so far; None for the plain decoder
+    pointer: PointerState | None = None  # to the next source word
 
 
 @dataclass(frozen=True)
@@ -133,9 +137,7 @@ class State:
     """Decoder state between tokens."""
 
     memory: Memory
-    step: Int[
-        Tensor, "*batch"
-    ]  # number of tokens so far, of all rows or of each; align = "local_m" attends around this source position
+    step: Int[Tensor, "*batch"]  # number of tokens so far, of all rows or of each: align = "local_m" attends there
     hidden: Float[Tensor, "batch layers state_dim"]  # s_t of each layer
     attentional_state: Float[Tensor, "batch pre_output_dim"] | None = None  # o_t, with input feeding
 
@@ -157,20 +159,28 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
                 cell=config.cell, tied=config.tie_embeddings,
             )
         )  # fmt: skip
+        self.log_mel = self.encoder.log_mel
         self.decoder = DECODERS[config.decoder](config, self.encoder)
         self.readout = nn.Linear(config.pre_output_dim, config.target_vocab_size, bias=False)  # O
         self.dropout = Dropout(config.dropout)
+        self.pointer = build_pointer(config, self.encoder.dim, config.embedding_dim)
         self.context_dropout = Dropout(config.dropout if config.context_dropout is None else config.context_dropout)
         if config.tie_embeddings:  # Press and Wolf (2017)
             self.readout.weight = self.decoder.embed.weight
             if config.source_vocab_size == config.target_vocab_size:
                 self.encoder.embed.weight = self.decoder.embed.weight
 
-    def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
-        """Encode the source (see `EncoderDecoder`)."""
-        lengths = full_lengths(source) if source_lengths is None else source_lengths
-        encoded = self.encoder(source, lengths)
-        return Memory(encoded.final, self.decoder.precompute(self.context_dropout(encoded.values), source_lengths))
+    def encode(
+        self,
+        source: Source,
+        source_lengths: Int[Tensor, "batch"] | None = None,
+        word_starts: Int[Tensor, "batch words"] | None = None,
+    ) -> Memory:
+        """Encode the source (see `EncoderDecoder`); `word_starts` is required if the config has a pointer."""
+        encoded = self.encoder(source, full_lengths(source) if source_lengths is None else source_lengths)
+        pointer = None if self.pointer is None else self.pointer.init_state(encoded.values, word_starts)
+        kept = source_lengths if encoded.lengths is None else encoded.lengths  # of h_i
+        return Memory(encoded.final, self.decoder.precompute(self.context_dropout(encoded.values), kept), pointer)
 
     def init_state(self, memory: Memory) -> State:
         """Return the decoder state before the first token."""
@@ -186,8 +196,8 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         """Return the logits after each token, and the new state."""
-        y = self.dropout(self.decoder.embed(tokens))
-        o, state = self.decoder(y, state)
+        y, pointer = point(self.pointer, self.dropout(self.decoder.embed(tokens)), tokens, state.memory.pointer)
+        o, state = self.decoder(y, replace(state, memory=replace(state.memory, pointer=pointer)))
         return self.readout(self.dropout(o)), replace(state, step=state.step + tokens.shape[1])
 
 
@@ -287,8 +297,7 @@ class BahdanauDecoder(AttentionDecoder):
             contexts.append(context)
         s, c = torch.stack(states, dim=1), torch.stack(contexts, dim=1)
         o = self.pre_output(torch.cat((s, c, y), dim=-1)).tanh()  # o_t = tanh(R [s_t ; c_t ; y_{t-1}]) of all steps
-        memory = replace(state.memory, source=source)
-        return o, replace(state, hidden=self.rnn.pack_state(layers), memory=memory)
+        return o, replace(state, hidden=self.rnn.pack_state(layers), memory=replace(state.memory, source=source))
 
 
 class LuongDecoder(AttentionDecoder):
@@ -339,8 +348,3 @@ DECODERS: dict[str, Callable[[RNNSeq2SeqConfig, SourceEncoder], RNNDecoder]] = {
     "bahdanau": BahdanauDecoder,
     "luong": LuongDecoder,
 }
-
-
-def step_numbers(first: Int[Tensor, "*batch"], steps: int) -> tuple[Int[Tensor, "*batch"], ...]:
-    """Return the indices of `steps` steps from `first` on."""
-    return (first[..., None] + torch.arange(steps, device=first.device)).unbind(-1)

@@ -19,7 +19,7 @@ other, else depth(i) + depth(j), negative if i comes first. The argument `tree` 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, cast
 
 import torch
 from pydantic import model_validator
@@ -30,8 +30,10 @@ from qkv.config import AlignTerm, Config, Count, NonNegativeInt, PositionTerm, R
 from qkv.nn.embedding import ScaledEmbedding, build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
-from qkv.nn.interfaces import EncoderDecoder
+from qkv.nn.interfaces import EncoderDecoder, ParallelDecoder
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
+from qkv.nn.residual_norm import FFN, Norm, ResidualNorm, final_norm
+from qkv.nn.source_pointer import ConsumingTokens, PointerState, build_pointer, point
 from qkv.nn.tree_positions import TreeDepth, TreeDistance, TreeKind, check_tree, check_tree_input
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -58,12 +60,17 @@ class TransformerConfig(Config):
     dropout: Rate = 0.1  # of embeddings and residual branches
     attention_dropout: Rate | None = None  # of the attention weights; None: same as dropout
     activation_dropout: Rate | None = None  # inside the feed-forward networks; None: same as dropout
-    norm: Literal["pre", "post"] = "pre"  # layer normalization before each sub-layer, or after each sum
+    norm: Norm = "pre"  # layer normalization before each sub-layer, after each sum, or none
+    residual: bool = True  # add the input of each sub-layer to its output
+    ffn: FFN = "position_wise"  # feed-forward networks, or none
+    causal: bool = True  # whether target tokens attend to previous ones only; otherwise they see what to predict
     activation: Activation = "relu"  # of the feed-forward networks
     score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     position: PositionTerm = Term("position", "sinusoidal")  # added to the embeddings, or inside self-attention
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
+    pointer: bool = False  # add the encoder state of the next source word to the target embeddings, for parsing
+    consuming_tokens: ConsumingTokens = ()  # target tokens that consume a source word
     tree: TreeKind = "none"  # positions in dependency trees of the source: none, depth, distance or both
     tie_embeddings: bool = True  # tie source, target and output; needs a shared vocabulary
     tie_output: bool = False  # tie target and output only
@@ -109,6 +116,7 @@ class Memory:
 
     hidden: Float[Tensor, "batch source dim"]
     lengths: Int[Tensor, "batch"] | None
+    word_starts: Int[Tensor, "batch words"] | None = None  # for a source pointer
 
 
 @dataclass(frozen=True)
@@ -119,10 +127,11 @@ class State:
     lengths: Int[Tensor, "batch"] | None  # of the source
     past: tuple[KeyValue, ...] | None  # key/value cache of each layer; None before the first token
     position: int  # of the next token
+    pointer: PointerState | None = None  # to the next source word
 
 
 @register("model", "transformer")
-class Transformer(EncoderDecoder[Memory, State]):
+class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State]):
     """The encoder-decoder Transformer."""
 
     config_class = TransformerConfig
@@ -135,26 +144,20 @@ class Transformer(EncoderDecoder[Memory, State]):
         self.source_embed = Embedding(config, config.source_vocab_size, config.tree)
         self.target_embed = Embedding(config, config.target_vocab_size)
         self.encoder = nn.ModuleList(EncoderBlock(config) for _ in range(config.encoder_layers))
-        self.encoder_norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
+        self.encoder_norm = final_norm(config.dim, norm=config.norm)
         self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.decoder_layers))
-        self.decoder_norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
+        self.decoder_norm = final_norm(config.dim, norm=config.norm)
         self.readout = nn.Linear(config.dim, config.target_vocab_size, bias=False)  # E
         self.readout_bias = nn.Parameter(torch.zeros(1, config.target_vocab_size)) if config.output_bias else None  # b
+        self.pointer = build_pointer(config, config.dim, config.dim)
         if config.tie_embeddings:
             self.target_embed.tokens.weight = self.source_embed.tokens.weight
         if config.tie_embeddings or config.tie_output:
             self.readout.weight = self.target_embed.tokens.weight
 
-    def forward(
-        self,
-        source: Int[Tensor, "batch source"],
-        target: Int[Tensor, "batch target"],
-        source_lengths: Int[Tensor, "batch"] | None = None,
-        *,
-        tree: TreePositions | None = None,
-    ) -> Float[Tensor, "batch target vocabulary"]:
-        """Return the logits after each target token."""
-        return self.decode(target, self.encode(source, source_lengths, tree=tree))
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        return [*self.encoder, *self.decoder]
 
     def encode(
         self,
@@ -162,33 +165,48 @@ class Transformer(EncoderDecoder[Memory, State]):
         source_lengths: Int[Tensor, "batch"] | None = None,
         *,
         tree: TreePositions | None = None,
+        word_starts: Int[Tensor, "batch words"] | None = None,
     ) -> Memory:
-        """Encode the source; `tree` is required if the config uses trees."""
+        """Encode the source; `tree` is required if the config uses trees, `word_starts` if it has a pointer."""
         check_tree_input(self.config.tree, tree)
         x, mask = self.source_embed(source, tree=tree), padding_mask(source_lengths)
         for block in self.encoder:
             x = block(x, mask, tree)
-        return Memory(self.encoder_norm(x), source_lengths)
+        return Memory(self.encoder_norm(x), source_lengths, word_starts)
 
     def init_state(self, memory: Memory) -> State:
         """Return the decoder state before the first token, with the keys and values of the source."""
         sources = tuple(cast(DecoderBlock, block).cross_attention.keys_values(memory.hidden) for block in self.decoder)
-        return State(sources, memory.lengths, past=None, position=0)
+        return State(sources, memory.lengths, past=None, position=0, pointer=self._init_pointer(memory))
+
+    def _init_pointer(self, memory: Memory) -> PointerState | None:
+        return None if self.pointer is None else self.pointer.init_state(memory.hidden, memory.word_starts)
 
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         """Return the logits after each token, and the new state."""
         y, mask = self.target_embed(tokens, offset=state.position), padding_mask(state.lengths)
+        y, pointer = point(self.pointer, y, tokens, state.pointer)
         present: list[KeyValue] = []
         past = state.past or (None,) * len(self.decoder)
         for block, cache, source in zip(self.decoder, past, state.sources, strict=True):
-            y, new_cache = block(y, source, mask, cache)
+            y, new_cache = cast(DecoderBlock, block).extend(y, source, mask, cache)
             present.append(new_cache)
+        new_state = State(state.sources, state.lengths, tuple(present), state.position + tokens.shape[1], pointer)
+        return self._logits(y), new_state
+
+    def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
+        """Return the logits after each token of `target` (teacher forcing), without key/value caches."""
+        y, mask = self.target_embed(target), padding_mask(memory.lengths)
+        y, _ = point(self.pointer, y, target, self._init_pointer(memory))
+        for block in self.decoder:
+            y = block(y, memory.hidden, mask)
+        return self._logits(y)
+
+    def _logits(self, y: Float[Tensor, "batch target dim"]) -> Float[Tensor, "batch target vocabulary"]:
         logits = self.readout(self.decoder_norm(y))
-        if self.readout_bias is not None:
-            logits = logits + self.readout_bias
-        return logits, State(state.sources, state.lengths, tuple(present), state.position + tokens.shape[1])
+        return logits if self.readout_bias is None else logits + self.readout_bias
 
 
 class Embedding(nn.Module):
@@ -217,17 +235,21 @@ class EncoderBlock(nn.Module):
         super().__init__()
         self.distances = TreeDistance(config.tree, config.sizes.query)
         self.attention = build_attention(config, build_attention_position(config.position, config.sizes))
-        self.attention_norm = ResidualNorm(config)
-        self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout_p, config.activation)
-        self.ffn_norm = ResidualNorm(config)
+        self.attention_norm = build_norm(config)
+        self.ffn: FeedForward | None = None
+        if config.ffn != "none":
+            self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout_p, config.activation)
+            self.ffn_norm = build_norm(config)
         self.dropout = Dropout(config.dropout)
 
     def forward(
         self, x: Float[Tensor, "batch source dim"], mask: Mask | None = None, tree: TreePositions | None = None
     ) -> Float[Tensor, "batch source dim"]:
         attended, _ = self.attention(self.attention_norm.before(x), mask, position=self.distances(tree))
-        x = self.attention_norm.after(x + self.dropout(attended))
-        return self.ffn_norm.after(x + self.dropout(self.ffn(self.ffn_norm.before(x))))
+        x = self.attention_norm.after(x, self.dropout(attended))
+        if self.ffn is None:
+            return x
+        return self.ffn_norm.after(x, self.dropout(self.ffn(self.ffn_norm.before(x))))
 
 
 class DecoderBlock(nn.Module):
@@ -235,38 +257,35 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        self.self_mask = Causal() if config.causal else None
         self.self_attention = build_attention(config, build_attention_position(config.position, config.sizes))
-        self.self_norm = ResidualNorm(config)
+        self.self_norm = build_norm(config)
         self.cross_attention = build_attention(config)
-        self.cross_norm = ResidualNorm(config)
-        self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout_p, config.activation)
-        self.ffn_norm = ResidualNorm(config)
+        self.cross_norm = build_norm(config)
+        self.ffn: FeedForward | None = None
+        if config.ffn != "none":
+            self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout_p, config.activation)
+            self.ffn_norm = build_norm(config)
         self.dropout = Dropout(config.dropout)
 
     def forward(
+        self, y: Float[Tensor, "batch target dim"], memory: Float[Tensor, "batch source dim"], mask: Mask | None = None
+    ) -> Float[Tensor, "batch target dim"]:
+        """Return the block's output for a whole target; `mask` is that of the source."""
+        return self.extend(y, self.cross_attention.keys_values(memory), mask)[0]
+
+    def extend(
         self, y: Float[Tensor, "batch target dim"], source: KeyValue, mask: Mask | None, past: KeyValue | None = None
     ) -> tuple[Float[Tensor, "batch target dim"], KeyValue]:
-        """Return the block's output and the key/value cache for the next call; `mask` is that of the source."""
+        """Return the block's output after `past`, and the key/value cache for the next call."""
         start = 0 if past is None else past.length  # position of the first query
-        attended, present = self.self_attention(self.self_norm.before(y), Causal(), past)
-        y = self.self_norm.after(y + self.dropout(attended))
+        attended, present = self.self_attention(self.self_norm.before(y), self.self_mask, past)
+        y = self.self_norm.after(y, self.dropout(attended))
         attended = self.cross_attention.cross(self.cross_norm.before(y), source, mask, start=start)
-        y = self.cross_norm.after(y + self.dropout(attended))
-        return self.ffn_norm.after(y + self.dropout(self.ffn(self.ffn_norm.before(y)))), present
-
-
-class ResidualNorm(nn.LayerNorm):
-    """Layer normalization of the input of a sub-layer (pre-norm) or of its output plus the input (post-norm)."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config.dim)
-        self.pre_norm = config.norm == "pre"
-
-    def before(self, x: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch length dim"]:
-        return self(x) if self.pre_norm else x
-
-    def after(self, x: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch length dim"]:
-        return x if self.pre_norm else self(x)
+        y = self.cross_norm.after(y, self.dropout(attended))
+        if self.ffn is None:
+            return y, present
+        return self.ffn_norm.after(y, self.dropout(self.ffn(self.ffn_norm.before(y)))), present
 
 
 def build_attention(config: TransformerConfig, position: Position | None = None) -> MultiHeadAttention:
@@ -274,6 +293,10 @@ def build_attention(config: TransformerConfig, position: Position | None = None)
         config.dim, config.heads, config.attention_dropout_p, backend=config.backend, position=position,
         score=config.score.build(config.sizes), align=config.align.build(config.sizes),
     )  # fmt: skip
+
+
+def build_norm(config: TransformerConfig) -> ResidualNorm:
+    return ResidualNorm(config.dim, norm=config.norm, residual=config.residual)
 
 
 def padding_mask(lengths: Int[Tensor, "batch"] | None) -> Mask | None:

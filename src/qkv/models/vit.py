@@ -12,6 +12,7 @@ With a `stem`, patches are cut from the output of a few convolutions instead of 
 al. 2021). Convolutions relate neighboring pixels from the start, which a Transformer has to learn from many images.
 """
 
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
@@ -40,6 +41,7 @@ from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import Model, label_names
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
+from qkv.nn.residual_norm import FFN, Norm, ResidualNorm, final_norm
 from qkv.registry import register
 from qkv.types import Float, Tensor
 
@@ -78,6 +80,9 @@ class ViTConfig(Config):
     qkv_bias: bool = True  # whether the projections to queries, keys and values have a bias
     pooler: bool = False  # y = tanh(W LN(z)_class + b), the hidden layer of the pre-training head
     layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
+    norm: Norm = "pre"  # layer normalization before each sub-layer, after each sum, or none
+    residual: bool = True  # add the input of each sub-layer to its output
+    ffn: FFN = "position_wise"  # feed-forward networks, or none
 
     @property
     def attention_dropout_p(self) -> float:
@@ -129,9 +134,13 @@ class ViT(Model):
         self.positions = build_positional_encoding(config.position, config.sizes)  # E_pos
         self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.norm = final_norm(config.dim, config.layer_norm_eps, config.norm)
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.head = None if config.classes is None else nn.Linear(config.dim, config.classes)  # W
+
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        return [*self.encoder]
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -221,12 +230,17 @@ class Block(nn.Module):
             score=config.score.build(config.sizes), position=build_attention_position(config.position, config.sizes),
             align=config.align.build(config.sizes),
         )  # fmt: skip
-        self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
-        self.ffn = FeedForward(config.dim, config.ffn_dim, config.dropout, config.activation)
-        self.ffn_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        norm = partial(ResidualNorm, config.dim, config.layer_norm_eps, config.norm, config.residual)
+        self.attention_norm = norm()
+        self.ffn: FeedForward | None = None
+        if config.ffn != "none":
+            self.ffn = FeedForward(config.dim, config.ffn_dim, config.dropout, config.activation)
+            self.ffn_norm = norm()
         self.dropout = Dropout(config.dropout)
 
     def forward(self, z: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
-        attended, _ = self.attention(self.attention_norm(z))
-        z = z + self.dropout(attended)
-        return z + self.dropout(self.ffn(self.ffn_norm(z)))
+        attended, _ = self.attention(self.attention_norm.before(z))
+        z = self.attention_norm.after(z, self.dropout(attended))
+        if self.ffn is None:
+            return z
+        return self.ffn_norm.after(z, self.dropout(self.ffn(self.ffn_norm.before(z))))

@@ -1,12 +1,13 @@
 """Vectors of words from their characters: a character CNN (Kim et al. 2016), and hash embeddings."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from qkv.nn import fast
 from qkv.types import Float, Int, Tensor
 
 PADDING = 0  # every character of a padding word
@@ -42,8 +43,9 @@ class CharCNN(nn.Module):
         self.project = nn.Linear(features, dim)  # P
 
     def forward(self, characters: Int[Tensor, "batch words characters"]) -> Float[Tensor, "batch words dim"]:
-        e = self.embed(characters.flatten(0, 1)).transpose(1, 2)  # words dim characters
-        u = torch.cat([self.activation(convolution(e).amax(dim=-1)) for convolution in self.convolutions], dim=-1)
+        e = self.embed(characters.flatten(0, 1))
+        convolved = [fast.max_convolution(e, cast(nn.Conv1d, convolution)) for convolution in self.convolutions]
+        u = torch.cat([self.activation(features) for features in convolved], dim=-1)
         if self.normalize:
             u = F.layer_norm(u, u.shape[-1:])
         for highway in self.highways:

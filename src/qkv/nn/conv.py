@@ -39,8 +39,8 @@ class GatedConvolution(nn.Module):
 
     There is no implicit padding: n + k - 1 inputs give n outputs, and the caller provides the context (`pad_same`, or
     the preceding inputs). The gate halves a zero-mean signal, so W is initialised with four times the
-    variance-preserving variance, corrected for dropout: N(0, 4 (1 - dropout) / (k d)), as in the paper. The paper's
-    weight normalisation is omitted, since Adam's steps do not depend on the gradient scale.
+    variance-preserving variance, corrected for dropout: N(0, 4 (1 - dropout) / (k d)), as in the paper. Weight
+    normalization is an option of the model: Adam's steps do not depend on the gradient scale.
     """
 
     def __init__(self, dim: int, kernel: int, dropout: float = 0.0) -> None:

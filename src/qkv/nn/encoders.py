@@ -1,14 +1,16 @@
-"""Encoders of source texts, which run under any decoder: recurrent, convolutional and Transformer.
+"""Encoders of source texts and of speech, which run under any decoder: recurrent, convolutional and Transformer.
 
 A model chooses one in its config, `encoder = { name = "rnn", layers = 2, dim = 512 }`. See `SourceEncoder` for the
 interface.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import nn
+from torch.nn import functional as F
 
 from qkv.attention import Padding, Sinusoidal
 from qkv.config import Count, Rate, Size, require
@@ -22,12 +24,15 @@ from qkv.nn.conv import (
 from qkv.nn.embedding import ScaledEmbedding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
-from qkv.nn.interfaces import EncodedStates, SourceEncoder
+from qkv.nn.interfaces import EncodedStates, Source, SourceEncoder
+from qkv.nn.log_mel import HOPS_PER_SECOND, LogMel
 from qkv.nn.multi_head import MultiHeadAttention
 from qkv.nn.pooling import masked_mean, valid_positions
 from qkv.nn.rnn import BiRNN, Cell, gather_time, reverse_index
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
+
+SampleRate = Annotated[int, Field(ge=4000, le=192_000)]  # Hz
 
 
 class EncoderSizes(NamedTuple):
@@ -98,6 +103,63 @@ class RNNEncoder(SourceEncoder):
         if self.reverse:
             x, embedded = gather_time(x, reverse), gather_time(embedded, reverse)
         return EncodedStates(x, torch.stack(final, dim=1), embedded)
+
+
+@register("encoder", "pyramid")
+class PyramidEncoder(SourceEncoder):
+    """The listener of Listen, Attend and Spell (Chan et al. 2016): each layer but the first halves the time.
+
+        h^1 = BiRNN(x)                                        x_i: log-mel features of frame i
+        h^j = BiRNN(u),   u_i = [h^{j-1}_{2i} ; h^{j-1}_{2i+1}]
+
+    Padding is zeroed before each pair, as is the second frame of a last pair that has only one.
+    """
+
+    has_final_states, reads_speech = True, True
+
+    def __init__(self, sizes: EncoderSizes, log_mel: LogMel) -> None:
+        super().__init__()
+        require(not sizes.tied, "the encoder 'pyramid' has no embedding to tie: set tie_embeddings = false")
+        self.dim, self.final_layers, self.log_mel = sizes.dim, sizes.layers, log_mel
+        inputs = [log_mel.mels] + [2 * sizes.dim] * (sizes.layers - 1)
+        self.layers = nn.ModuleList(BiRNN(sizes.cell, size, sizes.dim) for size in inputs)
+        self.dropout = Dropout(sizes.dropout)
+
+    @classmethod
+    def from_sizes(
+        cls,
+        sizes: EncoderSizes,
+        *,
+        dim: Size | None = None,  # size of h_i, both directions together; unset: hidden size of the model
+        layers: Count = 4,  # the first has a state per frame of 10 ms, each other one half as many
+        cell: Cell | None = None,  # unset: cell of the model
+        mels: Count = 40,  # features of a frame
+        rate: SampleRate = 16000,  # recordings are resampled to this rate
+        dropout: Rate | None = None,  # dropout between layers; unset: that of the model
+    ) -> "PyramidEncoder":
+        sizes = sizes.override(dim=dim, layers=layers, cell=cell, dropout=dropout)
+        return cls(sizes, LogMel(mels, rate, relative=True))
+
+    @classmethod
+    def check_options(cls, dim: int, options: Mapping[str, Any]) -> None:
+        RNNEncoder.check_options(dim, {"layers": options.get("layers", 4)})
+        require(options.get("rate", 16000) % HOPS_PER_SECOND == 0, "encoder.rate must be divisible by 100")
+
+    def forward(self, source: Source, lengths: Int[Tensor, "batch"]) -> EncodedStates:
+        x, final = source, list[Tensor]()
+        for layer in self.layers:
+            if final:
+                x = x.masked_fill(~valid_positions(x, lengths)[..., None], 0.0)
+                x = self.dropout(pair_frames(x))
+                lengths = (lengths + 1) // 2
+            x, last = layer(x, lengths, reverse_index(lengths, x.shape[1]))
+            final.append(last)
+        return EncodedStates(x, torch.stack(final, dim=1), source, lengths)
+
+
+def pair_frames(x: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch half twice"]:
+    """Concatenate frames 2i and 2i + 1, with zeros after a last frame without a pair."""
+    return F.pad(x, (0, 0, 0, x.shape[1] % 2)).unflatten(1, (-1, 2)).flatten(2)
 
 
 @register("encoder", "conv")

@@ -4,9 +4,11 @@ They save autograd bookkeeping, passes over memory and random numbers, mostly on
 environment, or `with qkv.nn.fast.disabled():`, turns all of them off.
 """
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,8 +21,14 @@ from qkv.types import Float, Int, Tensor
 
 DROPOUT_LEVELS = 2**16  # sixteen random bits per element: p is exact to 1 in 65,536
 CHUNK = 2**20  # logits per chunk of the cross-entropy on the CPU, so that intermediate results stay in cache
+LINEAR_CHUNK = 2**29  # logits per chunk of the linear cross-entropy on a GPU
 
 _enabled = os.environ.get("QKV_FAST", "1") != "0"
+
+
+def enabled() -> bool:
+    """Return whether the faster versions are used."""
+    return _enabled
 
 
 @contextmanager
@@ -55,6 +63,16 @@ def dropout(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
     bits = words.view(torch.int16)[: x.numel()].view(x.shape)
     scale = DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped)
     return (x * scale).masked_fill_(bits < dropped - DROPOUT_LEVELS // 2, 0.0)
+
+
+# GELU: x Phi(x) (Hendrycks and Gimpel 2016), or its approximation with a tanh.
+
+
+def gelu(x: Float[Tensor, "*shape"], approximate: str = "none") -> Float[Tensor, "*shape"]:
+    """`F.gelu`, in float32 on the CPU if it needs a gradient, which takes twice as long in bfloat16."""
+    if _enabled and x.device.type == "cpu" and x.requires_grad:
+        return F.gelu(at_least_float32(x), approximate=approximate).to(x.dtype)
+    return F.gelu(x, approximate=approximate)
 
 
 # GRU: r, z = sigmoid(W x + U h),   n = tanh(W x + r * U h),   h' = (1 - z) n + z h.
@@ -224,6 +242,25 @@ def autocast_once(weight: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
 
 
+# Convolution over positions followed by their maximum.
+
+
+def plain_max_convolution(
+    x: Float[Tensor, "batch length inputs"], convolution: nn.Conv1d
+) -> Float[Tensor, "batch outputs"]:
+    """max_t (C * x)_t."""
+    return convolution(x.transpose(1, 2)).amax(dim=-1)
+
+
+def max_convolution(x: Float[Tensor, "batch length inputs"], convolution: nn.Conv1d) -> Float[Tensor, "batch outputs"]:
+    """`plain_max_convolution` as a matrix product; the gradient of `max` is cheaper than that of `amax`."""
+    if not _enabled:
+        return plain_max_convolution(x, convolution)
+    windows = x.unfold(1, convolution.kernel_size[0], 1).flatten(2)  # batch positions (inputs width)
+    highest = F.linear(windows, convolution.weight.flatten(1)).max(dim=1).values
+    return highest if convolution.bias is None else highest + convolution.bias
+
+
 # Cross-entropy.
 
 
@@ -247,7 +284,7 @@ def cross_entropy(
 ) -> Float[Tensor, ""]:
     """`plain_cross_entropy` with the gradient (p - (1 - e) [v = target] - e / V) / n computed in the forward pass.
 
-    With `consume`, on a CPU, the gradient overwrites the logits, usually the largest tensor of a step.
+    With `consume` the gradient overwrites the logits, usually the largest tensor of a step.
     """
     if not _enabled:
         return plain_cross_entropy(logits, targets, ignore, label_smoothing)
@@ -261,33 +298,143 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, targets: Tensor, ignore: int, label_smoothing: float, consume: bool
     ) -> Tensor:
-        vocabulary = logits.shape[1]
-        counted = (targets != ignore).to(torch.promote_types(logits.dtype, torch.float32))
-        weights = (counted / counted.sum().clamp(min=1.0))[:, None]  # weight of each token in the mean
-        valid_targets = targets.masked_fill(targets == ignore, 0)  # `ignore` need not be a token
-        rows = max(1, CHUNK // vocabulary) if logits.device.type == "cpu" else max(1, len(targets))
+        targets, weights = _target_weights(targets, ignore, torch.promote_types(logits.dtype, torch.float32))
         gradient = None
         if ctx.needs_input_grad[0]:
-            gradient = logits.detach() if consume and logits.device.type == "cpu" else torch.empty_like(logits)
-        loss = weights.new_zeros(())
-        for begin in range(0, len(targets), rows):
-            part = slice(begin, begin + rows)
-            target, weight = valid_targets[part, None], weights[part]
-            log_p = at_least_float32(logits[part]).log_softmax(dim=-1)
-            smooth = label_smoothing * log_p.mean(dim=-1, keepdim=True) if label_smoothing else 0.0
-            loss = loss - ((1 - label_smoothing) * log_p.gather(1, target) + smooth).mul(weight).sum()
-            if gradient is not None:
-                grad = log_p.exp_().sub_(label_smoothing / vocabulary) if label_smoothing else log_p.exp_()
-                grad.scatter_add_(1, target, grad.new_full((), label_smoothing - 1).expand(target.shape))
-                torch.mul(grad, weight, out=gradient[part])
-        if gradient is not None:
+            gradient = logits.detach() if consume and logits.is_contiguous() else torch.empty_like(logits)
             ctx.save_for_backward(gradient)
-        return loss
+        return _cross_entropy_rows(logits.contiguous(), gradient, targets, weights, label_smoothing)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None, None]:
         (gradient,) = ctx.saved_tensors
-        if not grad_output.is_cuda and grad_output.item() == 1.0:  # backward() on the loss itself
-            return gradient, None, None, None, None
-        return gradient * grad_output.to(gradient.dtype), None, None, None, None
+        return _scaled(gradient, grad_output), None, None, None, None
+
+
+def linear_cross_entropy(
+    hidden: Float[Tensor, "tokens dim"],
+    weight: Float[Tensor, "vocabulary dim"],
+    bias: Float[Tensor, "vocabulary"] | None,
+    targets: Int[Tensor, "tokens"],
+    ignore: int,
+    label_smoothing: float,
+) -> Float[Tensor, ""]:
+    """`cross_entropy` of the logits W h + b; on a GPU, they are computed and consumed for some of the tokens at a time.
+
+    The largest tensor of a step is then never stored.
+    """
+    if not _enabled or not hidden.is_cuda or torch.compiler.is_compiling():
+        return cross_entropy(F.linear(hidden, weight, bias), targets, ignore, label_smoothing, consume=True)
+    return _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        autocast_once(hidden), weight, bias, targets, ignore, label_smoothing
+    )
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy of a linear layer that computes all gradients in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        ignore: int,
+        label_smoothing: float,
+    ) -> Tensor:
+        vocabulary, dtype = len(weight), torch.promote_types(hidden.dtype, torch.float32)
+        targets, weights = _target_weights(targets, ignore, dtype)
+        # Rows of zeros up to a multiple of 64: the matrix products of other sizes are slower.
+        padding = (0, 0, 0, -vocabulary % 64)
+        w = F.pad(weight.detach().to(hidden.dtype), padding)
+        b = None if bias is None else F.pad(bias.detach().to(hidden.dtype), padding[2:])
+        need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
+        grad_hidden = torch.empty_like(hidden) if need_hidden else None
+        grad_weight = torch.zeros_like(w, dtype=dtype) if need_weight else None
+        grad_bias = torch.zeros(len(w), dtype=dtype, device=w.device) if need_bias else None
+        loss = weights.new_zeros(())
+        rows = 2 ** (LINEAR_CHUNK // len(w)).bit_length() // 2  # a power of two, which most batches are multiples of
+        for part in _parts(len(hidden), rows):
+            logits = F.linear(hidden[part], w, b)
+            gradient = logits if need_hidden or need_weight or need_bias else None
+            loss += _cross_entropy_rows(logits, gradient, targets[part], weights[part], label_smoothing, vocabulary)
+            if grad_hidden is not None:
+                torch.mm(logits, w, out=grad_hidden[part])
+            if grad_weight is not None:
+                _add_product(grad_weight, logits.t(), hidden[part])
+            if grad_bias is not None:
+                grad_bias += logits.sum(dim=0, dtype=dtype)
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        ctx.vocabulary, ctx.dtype = vocabulary, weight.dtype
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias = ctx.saved_tensors
+        weight, bias = (None if x is None else x[: ctx.vocabulary].to(ctx.dtype) for x in (weight, bias))
+        gradients = (None if x is None else _scaled(x, grad_output) for x in (hidden, weight, bias))
+        return (*gradients, None, None, None)
+
+
+def _target_weights(targets: Tensor, ignore: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return valid targets, and the weight of each token in the mean: 0 where the target is `ignore`."""
+    counted = (targets != ignore).to(dtype)
+    return targets.masked_fill(targets == ignore, 0), counted / counted.sum().clamp(min=1.0)
+
+
+def _parts(length: int, size: int) -> Iterator[slice]:
+    """Yield slices of `size` rows."""
+    for begin in range(0, length, max(1, size)):
+        yield slice(begin, begin + max(1, size))
+
+
+def _cross_entropy_rows(
+    logits: Tensor,
+    gradient: Tensor | None,
+    targets: Tensor,
+    weights: Tensor,
+    label_smoothing: float,
+    vocabulary: int | None = None,
+) -> Tensor:
+    """Return the weighted sum of the cross-entropies, and write its gradient, possibly over the logits."""
+    vocabulary = logits.shape[1] if vocabulary is None else vocabulary
+    if logits.is_cuda and logits.dtype != torch.float64 and has_triton():
+        from qkv.nn.loss_kernels import cross_entropy_rows
+
+        return cross_entropy_rows(logits, gradient, targets, weights, label_smoothing, vocabulary)
+    loss = weights.new_zeros(())
+    rows = CHUNK // vocabulary if logits.device.type == "cpu" else len(targets)
+    for part in _parts(len(targets), rows):
+        target, weight = targets[part, None], weights[part, None]
+        log_p = at_least_float32(logits[part, :vocabulary]).log_softmax(dim=-1)
+        smooth = label_smoothing * log_p.mean(dim=-1, keepdim=True) if label_smoothing else 0.0
+        loss = loss - ((1 - label_smoothing) * log_p.gather(1, target) + smooth).mul(weight).sum()
+        if gradient is not None:
+            grad = log_p.exp_().sub_(label_smoothing / vocabulary) if label_smoothing else log_p.exp_()
+            grad.scatter_add_(1, target, grad.new_full((), label_smoothing - 1).expand(target.shape))
+            torch.mul(grad, weight, out=gradient[part, :vocabulary])
+            gradient[part, vocabulary:] = 0.0
+    return loss
+
+
+@cache
+def has_triton() -> bool:
+    """Return whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b; a product of bfloat16 is added in float32 without being rounded."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    else:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+
+
+def _scaled(gradient: Tensor, grad_output: Tensor) -> Tensor:
+    if not grad_output.is_cuda and grad_output.item() == 1.0:  # backward() on the loss itself
+        return gradient
+    return gradient * grad_output.to(gradient.dtype)

@@ -17,11 +17,13 @@ from torch import nn
 
 from qkv.attention.layers import attention_layers
 from qkv.errors import ShapeError
+from qkv.nn.log_mel import LogMel
 from qkv.types import Float, Int, Tensor
 
 if TYPE_CHECKING:
     from qkv.tokenizers import Tokenizer
 
+Source = Int[Tensor, "batch source"] | Float[Tensor, "batch source features"]  # token ids, or features of speech
 Memory = TypeVar("Memory")
 State = TypeVar("State")
 
@@ -41,6 +43,11 @@ class Model(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """The blocks that most of the time is spent in; training can compile or checkpoint each of them."""
+        return []
+
 
 @dataclass(frozen=True)
 class EncodedStates:
@@ -48,23 +55,26 @@ class EncodedStates:
 
     values: Float[Tensor, "batch source dim"]  # h_i
     final: Float[Tensor, "batch layers dim"]  # final state of each layer, or the mean of h_i as one layer
-    embedded: Float[Tensor, "batch source embedding_dim"]  # e_i: the embedded tokens, input of the first layer
+    embedded: Float[Tensor, "batch inputs embedding_dim"]  # e_i: the embedded tokens, input of the first layer
+    lengths: Int[Tensor, "batch"] | None = None  # of the rows of `values`; None: those of the source
 
 
 class SourceEncoder(nn.Module, ABC):
-    """Encodes a source text for any decoder.
+    """Encodes a source text, or the features of a recording, for any decoder.
 
     Each encoder has the option `dim`, the size of h_i, which defaults to that of the model.
     """
 
     has_final_states: ClassVar[bool] = False  # whether `final` has a state per layer, and not the mean of h_i
+    reads_speech: ClassVar[bool] = False  # whether the source is a recording, not a text
     final_layers: int = 1  # layers of `final`
     dim: int  # of h_i
     embed: nn.Embedding  # of the tokens; a model may tie its weight
+    log_mel: LogMel | None = None  # the features that the encoder takes instead of tokens
 
     @abstractmethod
-    def forward(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, "batch"]) -> EncodedStates:
-        """Encode padded sentences."""
+    def forward(self, source: Source, lengths: Int[Tensor, "batch"]) -> EncodedStates:
+        """Encode padded sentences, or recordings."""
 
     @classmethod
     def check_options(cls, dim: int, options: Mapping[str, Any]) -> None:
@@ -111,40 +121,69 @@ class Decoder(Model, ABC, Generic[Memory, State]):
         return tuple(layer for layer in reversed([*layers]) if not layer.endswith(".self"))
 
     def decode_with_sampling(
-        self, target: Int[Tensor, "batch target"], memory: Memory, probability: float
+        self, target: Int[Tensor, "batch target"], memory: Memory, probability: float, sample: bool = False
     ) -> Float[Tensor, "batch target vocabulary"]:
-        """`decode` with scheduled sampling: feed the model's own argmax token with some probability.
+        """`decode` with scheduled sampling: feed the model's own token with some probability.
 
-        From Bengio, Vinyals, Jaitly and Shazeer (2015). What is sampled is whether to feed the model's own token; the
-        token itself is the argmax, which greedy search would feed.
+        From Bengio, Vinyals, Jaitly and Shazeer (2015). The model's own token is the argmax, which greedy search would
+        feed, or with `sample` a random one.
         """
         state = self.init_state(memory)
         steps: list[Tensor] = []
         for token in target.unbind(1):
             if steps:
                 sampled = torch.rand_like(token, dtype=torch.float32) < probability
-                token = torch.where(sampled, steps[-1].argmax(dim=-1), token)
+                token = torch.where(sampled, predicted_tokens(steps[-1], sample), token)
             logits, state = self.step(token, state)
             steps.append(logits)
         return torch.stack(steps, dim=1)
 
 
+class ParallelDecoder(Decoder[Memory, State]):
+    """A decoder that computes the logits after all tokens of a target at once, without recurrence."""
+
+    def decode_with_sampling(
+        self, target: Int[Tensor, "batch target"], memory: Memory, probability: float, sample: bool = False
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        """Scheduled sampling in two passes: the model's own tokens are those it predicts after the given target.
+
+        From Mihaylova and Martins (2019).
+        """
+        with torch.no_grad():
+            predicted = predicted_tokens(self.decode(target, memory), sample)[:, :-1]
+        sampled = torch.rand_like(predicted, dtype=torch.float32) < probability
+        mixed = torch.where(sampled, predicted, target[:, 1:])
+        return self.decode(torch.cat((target[:, :1], mixed), dim=1), memory)
+
+
+def predicted_tokens(logits: Float[Tensor, "*batch vocabulary"], sample: bool) -> Int[Tensor, "*batch"]:
+    """Return the most likely tokens or, with `sample`, random ones."""
+    if not sample:
+        return logits.argmax(dim=-1)
+    p = logits.detach().float().softmax(dim=-1)
+    return torch.multinomial(p.flatten(0, -2), 1).view(p.shape[:-1])
+
+
 class EncoderDecoder(Decoder[Memory, State]):
-    """Encodes a source text and decodes a target text."""
+    """Encodes a source text, or the features of a recording, and decodes a target text."""
 
     kind_description: ClassVar[str] = "an encoder-decoder (for qkv translate)"
 
+    log_mel: LogMel | None = None  # the features that a speech recognizer takes; None: the source is a text
+
     @abstractmethod
-    def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
+    def encode(self, source: Source, source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
         """Encode the source; without lengths, no row of the batch is padded."""
 
     def forward(
         self,
-        source: Int[Tensor, "batch source"],
+        source: Source,
         target: Int[Tensor, "batch target"],
         source_lengths: Int[Tensor, "batch"] | None = None,
+        **inputs: Any,
     ) -> Float[Tensor, "batch target vocabulary"]:
-        return self.decode(target, self.encode(source, source_lengths))
+        """Return the logits after each target token; `inputs` are further arguments of `encode`."""
+        return self.decode(target, self.encode(source, source_lengths, **inputs))
 
 
 class LanguageModel(Model, ABC, Generic[State]):
@@ -160,20 +199,33 @@ class LanguageModel(Model, ABC, Generic[State]):
     def init_state(self, batch: int) -> State:
         """Return the state before the first token, for `batch` texts."""
 
+    readout: nn.Linear  # output layer: the logits are readout(hidden)
+
     @abstractmethod
+    def hidden_from(
+        self, tokens: Int[Tensor, "batch length"], state: State
+    ) -> tuple[Float[Tensor, "batch length dim"], State]:
+        """Return the input of the output layer for each token, and the state after the last."""
+
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         """Return the logits after each token, and the state after the last."""
+        hidden, state = self.hidden_from(tokens, state)
+        return self.readout(hidden), state
 
     def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
         """Return the logits after one more token, and the new state."""
         logits, state = self.forward_from(token[:, None], state)
         return logits[:, 0], state
 
+    def hidden_states(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
+        """Return the input of the output layer for each token of a text."""
+        hidden, _ = self.hidden_from(tokens, self.init_state(tokens.shape[0]))
+        return hidden
+
     def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocabulary"]:
-        logits, _ = self.forward_from(tokens, self.init_state(tokens.shape[0]))
-        return logits
+        return self.readout(self.hidden_states(tokens))
 
     @property
     def max_length(self) -> int | None:

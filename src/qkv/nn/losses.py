@@ -34,6 +34,19 @@ def mean_cross_entropy(
     return fast.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore, label_smoothing, consume=consume)
 
 
+def linear_cross_entropy(
+    hidden: Float[Tensor, "batch length dim"],
+    readout: nn.Linear,
+    targets: Int[Tensor, "batch length"],
+    ignore: int,
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """`mean_cross_entropy` of the logits of an output layer, without storing them on a GPU."""
+    return fast.linear_cross_entropy(
+        hidden.flatten(0, 1), readout.weight, readout.bias, targets.flatten(), ignore, label_smoothing
+    )
+
+
 def alignment_loss(
     model: nn.Module,
     logits: Float[Tensor, "batch target vocabulary"],

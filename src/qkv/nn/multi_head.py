@@ -19,7 +19,8 @@ BackendName = Literal["auto", "reference", "sdpa", "flex", "triton"]
 class MultiHeadAttention(nn.Module):
     """MultiHead(x, y) = Concat(head_1 ... head_h) W_O,   head_i = attend(x W_Qi, y W_Ki, y W_Vi).
 
-    From Vaswani et al. (2017).
+    From Vaswani et al. (2017). With fewer `kv_heads`, groups of consecutive heads share keys and values (Ainslie et al.
+    2023).
     """
 
     def __init__(
@@ -29,6 +30,8 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         *,
         bias: bool = True,
+        out_bias: bool = True,
+        kv_heads: int | None = None,
         score: Score | None = None,
         align: Align | None = None,
         position: Position | None = None,
@@ -37,13 +40,18 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if heads < 1 or dim % heads:
             raise InputError(f"dim {dim} must be divisible by heads {heads}")
+        kv_heads = kv_heads or heads
+        if heads % kv_heads:
+            raise InputError(f"heads {heads} must be divisible by kv_heads {kv_heads}")
         self.dim = dim
         self.heads = heads
+        self.kv_heads = kv_heads
         self.head_dim = dim // heads
-        self.qkv_proj = nn.Linear(dim, 3 * dim, bias=bias)  # W_Q, W_K and W_V of all heads, stacked
-        self.out_proj = nn.Linear(dim, dim)  # W_O
+        self.qkv_dims = (dim, kv_heads * self.head_dim, kv_heads * self.head_dim)  # of queries, keys and values
+        self.qkv_proj = nn.Linear(dim, sum(self.qkv_dims), bias=bias)  # W_Q, W_K and W_V of all heads, stacked
+        self.out_proj = nn.Linear(dim, dim, bias=out_bias)  # W_O
         self.attend = Attend(score, align, position, dropout, backend, heads)
-        for part in self.qkv_proj.weight.chunk(3):
+        for part in self.qkv_proj.weight.split(self.qkv_dims):
             nn.init.xavier_uniform_(part)
         nn.init.xavier_uniform_(self.out_proj.weight)
         for linear in (self.qkv_proj, self.out_proj):
@@ -59,7 +67,7 @@ class MultiHeadAttention(nn.Module):
         position: Position | None = None,
     ) -> tuple[Float[Tensor, "batch query dim"], KeyValue]:
         """Self-attention over `past` and `x`; also returns the key/value cache extended by `x`."""
-        query, key, value = (self.split_heads(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
+        query, key, value = (self.split_heads(part) for part in self.qkv_proj(x).split(self.qkv_dims, dim=-1))
         if past is None:
             present = KeyValue(self.attend.keys(key, position=position).tensor, value)
         else:

@@ -77,3 +77,8 @@ def append_one_hot(values: Float[Tensor, "batch 1 source features"]) -> Float[Te
     """Append a one-hot vector of its position to each value, so that any kernel also returns the weights."""
     positions = torch.eye(values.shape[2], dtype=values.dtype, device=values.device)
     return torch.cat((values, positions.expand(len(values), 1, -1, -1)), dim=-1)
+
+
+def step_numbers(first: Int[Tensor, "*batch"], steps: int) -> tuple[Int[Tensor, "*batch"], ...]:
+    """Return the indices of `steps` steps from `first` on."""
+    return (first[..., None] + torch.arange(steps, device=first.device)).unbind(-1)

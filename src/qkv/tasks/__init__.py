@@ -10,8 +10,10 @@ from qkv.tasks import (  # noqa: F401  (importing a task registers it)
     language_modeling,
     masked_lm,
     packed_lm,
+    parsing,
     question_answering,
     tagging,
     text_classification,
+    transcription,
     translation,
 )

@@ -31,6 +31,11 @@ class SequenceBatch(TensorBatch):
     answer_mask: Float[Tensor, "steps"]  # 1 at the steps of the answer, 0 elsewhere
     tokens: int  # number of target bits
 
+    shared: ClassVar = ("answer_mask",)
+
+    def count_tokens(self) -> int:
+        return len(self.targets) * self.targets.shape[-1] * int(self.answer_mask.sum())
+
     @classmethod
     def from_sequences(cls, sequences: Sequences, *, padded_to_shape: bool = False) -> "SequenceBatch":
         """Convert sequences to tensors; `padded_to_shape` pads them to a multiple of STEPS without targets."""

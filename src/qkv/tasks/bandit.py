@@ -59,6 +59,7 @@ class BanditTask(Task):
     from_data = ("actions", "length")
     evaluates_train = False  # it is endless
     capturable = True
+    splittable = False  # advantages are divided by their standard deviation over the batch
 
     @classmethod
     def sizes(cls, data: BanditDataset, tokenizer: None) -> dict[str, Any]:

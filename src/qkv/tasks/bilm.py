@@ -23,7 +23,7 @@ from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.elmo import Elmo
-from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import linear_cross_entropy, token_cross_entropy
 from qkv.pipelines.text_inputs import WordExampleEncoder
 from qkv.registry import register
 from qkv.tasks.task import LOSS, Task, TaskConfig, perplexity
@@ -42,6 +42,9 @@ class SentenceBatch(TensorBatch):
     forward_targets: Int[Tensor, "batch positions"]  # w_{t+1}, for t = 0 .. n
     backward_targets: Int[Tensor, "batch positions"]  # w_t
     tokens: int  # number of positions
+
+    def count_tokens(self) -> int:
+        return int((self.forward_targets != PAD).sum())
 
 
 class SentenceSet:
@@ -166,11 +169,12 @@ class BiLMTask(Task):
         return self.train.batch(rows, self.train_config.batching.rows(width), width)
 
     def loss(self, model: Elmo, batch: SentenceBatch) -> Float[Tensor, ""]:
-        forward_logits, backward_logits = model.bilm_logits(self.train.encoder.lookup(batch.words), batch.lengths)
+        assert model.readout is not None
+        forward, backward = model.bilm_hidden(self.train.encoder.lookup(batch.words), batch.lengths)
         smoothing = self.options.label_smoothing
         return 0.5 * (
-            mean_cross_entropy(forward_logits, batch.forward_targets, PAD, smoothing, consume=True)
-            + mean_cross_entropy(backward_logits, batch.backward_targets, PAD, smoothing, consume=True)
+            linear_cross_entropy(forward, model.readout, batch.forward_targets, PAD, smoothing)
+            + linear_cross_entropy(backward, model.readout, batch.backward_targets, PAD, smoothing)
         )
 
     @torch.inference_mode()

@@ -22,7 +22,7 @@ from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.image_preprocessing import as_model_input
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
-from qkv.tasks.task import LOSS, Pixels, Task, TaskConfig, random_batches
+from qkv.tasks.task import LOSS, Pixels, Sample, Task, TaskConfig, random_batches
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Shaped, Tensor
@@ -36,6 +36,9 @@ class CaptionBatch(TensorBatch):
     target_in: Int[Tensor, "batch target"]
     target_out: Int[Tensor, "batch target"]
     tokens: int  # number of target tokens
+
+    def count_tokens(self) -> int:
+        return int((self.target_out != IGNORE).sum())
 
     @property
     def images(self) -> Float[Tensor, "batch channels height width"]:
@@ -154,6 +157,14 @@ class CaptioningTask(Task):
         if examples.objects and model.alignment_layers:
             scores["pointing"] = self._pointing(model, examples)
         return scores
+
+    @torch.inference_mode()
+    def samples(self, model: ShowAttendTell, count: int) -> list[Sample]:
+        rows = range(min(count, len(self.valid)))
+        images = self._collate(self.valid, [CaptionExample(row, []) for row in rows]).to(model.device).images
+        captions = Captioner(model, self.tokenizer, use_engine=False).decode(images)
+        texts = [self.tokenizer.decode(best.tokens) for (best,) in captions]
+        return [Sample(f"picture {row + 1}", texts[row], self.valid.texts[row][0]) for row in rows]
 
     def _pointing(self, model: ShowAttendTell, captions: Captions) -> float:
         """Fraction of object words whose attention peak is inside the object's box.

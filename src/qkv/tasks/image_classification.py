@@ -32,6 +32,9 @@ class PictureBatch(TensorBatch):
     cutouts: Int[Tensor, "batch 2"]  # top left corner of the square that is blanked out
     tokens: int  # number of pictures
 
+    def count_tokens(self) -> int:
+        return int(self.valid.sum())
+
 
 class PixelCache:
     """The pictures of a split by index, copied once to each device that uses them."""

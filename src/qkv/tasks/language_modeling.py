@@ -4,24 +4,33 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from qkv.config import Budget, Rate
 from qkv.datasets.batching import IGNORE
 from qkv.datasets.dataset import TextDataset
+from qkv.datasets.large_text import LargeText
+from qkv.datasets.permutation import LazyBatches, permuted_batches
 from qkv.datasets.tensor_batch import TensorBatch
+from qkv.datasets.token_shards import TokenShards
 from qkv.errors import CheckpointError, InputError
 from qkv.metrics import Metric
 from qkv.nn.interfaces import LanguageModel, detach_state, replace_tensors, select, state_tensors
-from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import linear_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.task import LOSS, Evaluation, Task, TaskConfig, perplexity
+from qkv.tasks.samples import continuations
+from qkv.tasks.task import LOSS, Evaluation, Sample, Task, TaskConfig, perplexity
+from qkv.tasks.tokenized_text import TokenizedText
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Int, Tensor
 
 PARTS = 16  # the validation text is split into, evaluated side by side
+Tokens = np.ndarray | TokenShards  # of the training text; a slice of either is an array
 MIN_PART = 1024  # tokens; shorter parts would mostly measure tokens with little context
 
 
@@ -32,10 +41,25 @@ class Chunk(TensorBatch):
     inputs: Int[Tensor, "streams length"]
     targets: Int[Tensor, "streams length"]
     starts_stream: bool  # whether the streams begin here
+    first_stream: int = 0  # number of its first stream
 
     @property
     def tokens(self) -> int:
         return self.inputs.numel()
+
+    def split(self, count: int) -> list[tuple["Chunk", float]]:
+        streams = len(self.inputs)
+        if streams < count:
+            raise InputError(
+                f"a batch of {streams} stream(s) cannot be split into {count} parts: raise train.batch_size or lower "
+                "train.accumulate or the number of processes"
+            )
+        parts = super().split(count)
+        starts = accumulate((len(part.inputs) for part, _ in parts), initial=0)
+        return [
+            (replace(part, first_stream=start), fraction)
+            for start, (part, fraction) in zip(starts, parts, strict=False)
+        ]
 
 
 class LanguageModelingConfig(TaskConfig):
@@ -43,6 +67,7 @@ class LanguageModelingConfig(TaskConfig):
 
     length: Budget = 256  # tokens of truncated back-propagation through time
     label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+    shuffle: bool | None = None  # chunks in random order; unset: if text is in shards and the model's context bounded
 
 
 @register("task", "language_model")
@@ -51,6 +76,7 @@ class LanguageModelingTask(Task):
 
     The state is carried from chunk to chunk, the gradient is not; a model with a bounded context starts afresh in each
     chunk. The streams of each epoch start at a different offset in the text, so that the chunk boundaries vary.
+    With `shuffle`, for models with a bounded context, a batch has chunks from anywhere in the text.
     """
 
     title = "language modelling"
@@ -67,6 +93,7 @@ class LanguageModelingTask(Task):
     from_data = ("vocab_size",)
     evaluation_unit = "characters"
     evaluates_train = False
+    shard_unit = "text"
 
     def setup(self, data: TextDataset) -> None:
         options, train = self.options, self.train_config
@@ -77,18 +104,28 @@ class LanguageModelingTask(Task):
         self.max_length: int | None = getattr(self.model_config, "max_length", None)  # None if unbounded
         if self.max_length is not None and options.length > self.max_length:
             raise InputError(f"task.length = {options.length} exceeds the model's context of {self.max_length} tokens")
-        self.text = self.examples(data, "train").tokens
-        self.valid = self.examples(data, "valid")
+        sharded = isinstance(data, LargeText)
+        self.shuffled = sharded and self.max_length is not None if options.shuffle is None else options.shuffle
+        if self.shuffled and self.max_length is None:
+            raise InputError("task.shuffle = true requires a model with a bounded context: this one carries its state")
+        self.text: Tokens = self._train_tokens(data)
+        self.data = data
         if len(self.text) <= self.streams * options.length:
             raise InputError(
                 f"the training text has {len(self.text):,} tokens, too few for {self.streams} streams of "
                 f"{options.length} tokens and one more: lower train.batch_size or task.length"
             )
-        if len(self.valid.tokens) < 2:
+        if not sharded and len(self.valid.tokens) < 2:
             raise InputError("the validation text has fewer than two tokens")
         self.capturable = self.max_length is not None  # no state is carried between steps
         self.offset = 0  # of this epoch's streams in the text
-        self.state: Any = None  # model state at the end of the last chunk
+        self.states: dict[int, Any] = {}  # model states at the end of the last chunk, by their first stream
+        self.restored: Any = None  # state of all streams, from a checkpoint
+
+    @cached_property
+    def valid(self) -> "EncodedText":
+        """The validation text; that of a text in shards is tokenized when it is first used."""
+        return self.examples(self.data, "valid")
 
     @property
     def streams(self) -> int:
@@ -98,32 +135,53 @@ class LanguageModelingTask(Task):
     def describe(self) -> str:
         return f"{len(self.text):,} tokens"
 
-    def epoch(self, number: int) -> list[list[int]]:
-        """Each batch is one chunk of all streams."""
+    def _train_tokens(self, data: TextDataset) -> "Tokens":
+        if isinstance(data, LargeText):
+            return TokenizedText(data, self.tokenizer.target, "text").open()
+        return self.examples(data, "train").tokens.numpy()
+
+    def epoch(self, number: int) -> LazyBatches:
+        """Each batch is one chunk of all streams, or, with `shuffle`, as many chunks of the whole text."""
         length = self.options.length
         max_offset = min(length, len(self.text) - self.streams * length)
         self.offset = random.Random(f"{self.seed} {number}").randrange(max_offset)
-        return [[chunk] for chunk in range((len(self.text) - 1 - self.offset) // self.streams // length)]
+        tokens = len(self.text) - 1 - self.offset
+        if self.shuffled:
+            return permuted_batches(tokens // length, self.streams, f"{self.seed} {number}")
+        return LazyBatches(tokens // self.streams // length, lambda chunk: [chunk])
+
+    def samples(self, model: LanguageModel[Any], count: int) -> list[Sample]:
+        length = len(self.valid) // count
+        return continuations(model, self.tokenizer, [self.valid.tokens[n * length :] for n in range(count)])
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> Chunk:
-        """Return a chunk; they all have the same shape."""
-        (chunk,) = rows
+        """Return a chunk of each stream; they all have the same shape."""
         length = self.options.length
         stream_length = (len(self.text) - 1 - self.offset) // self.streams
-        inputs, targets = (
-            self.text[begin : begin + self.streams * stream_length].view(self.streams, stream_length)
-            for begin in (self.offset, self.offset + 1)
-        )
-        columns = slice(chunk * length, (chunk + 1) * length)
-        return Chunk(inputs[:, columns], targets[:, columns], starts_stream=chunk == 0)
+        if self.shuffled:
+            starts = [self.offset + row * length for row in rows]
+        else:
+            (chunk,) = rows
+            starts = [self.offset + stream * stream_length + chunk * length for stream in range(self.streams)]
+        tokens = torch.from_numpy(np.stack([self.text[start : start + length + 1] for start in starts]))
+        return Chunk(tokens[:, :-1], tokens[:, 1:], starts_stream=self.shuffled or rows[0] == 0)
 
     def loss(self, model: LanguageModel[Any], batch: Chunk) -> Float[Tensor, ""]:
         """Mean cross-entropy of the chunk in nats; keeps the state for the next chunk if the context is unbounded."""
-        fresh = batch.starts_stream or self.max_length is not None
-        logits, state = model.forward_from(batch.inputs, model.init_state(len(batch.inputs)) if fresh else self.state)
-        if self.max_length is None:
-            self.state = detach_state(state)
-        return mean_cross_entropy(logits, batch.targets, IGNORE, self.options.label_smoothing, consume=True)
+        if self.max_length is not None:
+            hidden = model.hidden_states(batch.inputs)
+        else:
+            state = model.init_state(len(batch.inputs)) if batch.starts_stream else self._state(batch)
+            hidden, state = model.hidden_from(batch.inputs, state)
+            self.states = {**self.states, batch.first_stream: detach_state(state)}
+        return linear_cross_entropy(hidden, model.readout, batch.targets, IGNORE, self.options.label_smoothing)
+
+    def _state(self, batch: Chunk) -> Any:
+        """State of the streams of a batch: that of the last chunk, or the restored one."""
+        first, device = batch.first_stream, batch.inputs.device
+        if first in self.states:
+            return self.states[first]
+        return select(self.restored, torch.arange(first, first + len(batch.inputs), device=device))
 
     def examples(self, data: TextDataset, split: str) -> "EncodedText":
         return EncodedText.from_text(self.tokenizer.target, data.splits[split])
@@ -135,7 +193,10 @@ class LanguageModelingTask(Task):
         return replace(super().evaluate(model, data, split), size=len(data.splits[split]))
 
     def carried_state(self) -> dict[str, Tensor]:
-        return state_tensors(self.state)
+        states = [state_tensors(self.states[first]) for first in sorted(self.states)]
+        if len(states) < 2:
+            return states[0] if states else state_tensors(self.restored)
+        return {name: torch.cat([state[name] for state in states]) for name in states[0]}
 
     def load_carried_state(self, model: LanguageModel[Any], tensors: Mapping[str, Tensor]) -> None:
         if not tensors:
@@ -143,7 +204,8 @@ class LanguageModelingTask(Task):
         fresh = model.init_state(self.streams)
         if state_tensors(fresh).keys() != tensors.keys():
             raise CheckpointError(f"the checkpoint's state ({', '.join(tensors)}) does not match this model")
-        self.state = replace_tensors(fresh, {name: tensor.to(model.device) for name, tensor in tensors.items()})
+        self.states = {}
+        self.restored = replace_tensors(fresh, {name: tensor.to(model.device) for name, tensor in tensors.items()})
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,23 @@ class MaskedBatch(TensorBatch):
     targets: Int[Tensor, "rows predicted"]  # the original token, or IGNORE
     next_sentence: Int[Tensor, "rows"]  # 0: the second passage follows the first; 1: it does not; IGNORE: there is none
     tokens: int  # number of masked tokens
+    next_sentence_weight: float = 1.0  # of the loss of the next sentence; in a part of a batch, see `split`
+
+    def count_tokens(self) -> int:
+        return int((self.targets != IGNORE).sum())
+
+    @property
+    def pairs(self) -> int:
+        """Number of rows with a second passage."""
+        return int((self.next_sentence != IGNORE).sum())
+
+    def split(self, count: int) -> list[tuple["MaskedBatch", float]]:
+        """Weight the loss of the next sentence, a mean over rows, by each part's fraction of the rows."""
+        pairs = self.pairs
+        return [
+            (replace(part, next_sentence_weight=part.pairs / pairs / fraction if pairs and fraction else 1.0), fraction)
+            for part, fraction in super().split(count)
+        ]
 
     def pad_rows(self, rows: int) -> "MaskedBatch":
         """Return the batch padded to `rows` rows without targets."""
@@ -65,11 +82,12 @@ class MaskedBatch(TensorBatch):
         }
         return self.with_tensors(padded)
 
-    def split(self, rows: int) -> Iterator["MaskedBatch"]:
+    def chunks(self, rows: int) -> Iterator["MaskedBatch"]:
         """Yield the batch in parts of `rows` rows."""
         for begin in range(0, len(self.lengths), rows):
             part = {name: tensor[begin : begin + rows] for name, tensor in self.tensors.items()}
-            yield replace(self.with_tensors(part), tokens=int((part["targets"] != IGNORE).sum()))
+            chunk = self.with_tensors(part)
+            yield replace(chunk, tokens=chunk.count_tokens())
 
 
 @dataclass(frozen=True)
@@ -214,7 +232,8 @@ class MaskedLMTask(Task):
         loss = mean_cross_entropy(token_logits, batch.targets, IGNORE, self.options.label_smoothing, consume=True)
         if next_logits is None:
             return loss
-        return loss + F.cross_entropy(next_logits.float(), batch.next_sentence, ignore_index=IGNORE)
+        next_loss = F.cross_entropy(next_logits.float(), batch.next_sentence, ignore_index=IGNORE)
+        return loss + batch.next_sentence_weight * next_loss
 
     def examples(self, data: Dataset[Any], split: str) -> TokenizedCorpus:
         return TokenizedCorpus.from_texts(data.documents(split), self.tokenizer)
@@ -302,7 +321,7 @@ class MaskedLMTask(Task):
     def _fixed_batches(self, corpus: TokenizedCorpus, spans: Int[Tensor, "rows 5"]) -> Iterator[MaskedBatch]:
         """Yield batches whose masks do not depend on the batch size."""
         for begin in range(0, len(spans), MASK_BATCH):
-            yield from self._mask(corpus, spans[begin : begin + MASK_BATCH], f"{VALID_SEED} {begin}").split(self.rows)
+            yield from self._mask(corpus, spans[begin : begin + MASK_BATCH], f"{VALID_SEED} {begin}").chunks(self.rows)
 
 
 def _encode_sentences(sentences: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch.nn import functional as F
@@ -17,14 +18,19 @@ from torch.nn import functional as F
 from qkv.config import Rate
 from qkv.datasets.columns import PERPLEXITY
 from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
-from qkv.datasets.packing import IGNORE_INDEX, Packed, pack
+from qkv.datasets.large_text import LargeText
+from qkv.datasets.packing import IGNORE_INDEX, Packed, pack, packed_rows
+from qkv.datasets.permutation import permuted_batches
 from qkv.datasets.tensor_batch import TensorBatch
+from qkv.datasets.token_shards import TokenShards
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.gpt2 import GPT2
-from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import linear_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.task import LOSS, Task, TaskConfig, perplexity
+from qkv.tasks.samples import continuations
+from qkv.tasks.task import LOSS, Sample, Task, TaskConfig, perplexity
+from qkv.tasks.tokenized_text import TokenizedText
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Tensor
@@ -40,6 +46,9 @@ class PackedBatch(TensorBatch):
     documents: Int[Tensor, "rows length"]  # index of the document of each token
     targets: Int[Tensor, "rows length"]  # the next token of the same document, or IGNORE_INDEX
     tokens: int  # number of targets
+
+    def count_tokens(self) -> int:
+        return int((self.targets != IGNORE_INDEX).sum())
 
 
 class PackedLMConfig(TaskConfig):
@@ -68,6 +77,7 @@ class PackedLMTask(Task):
     evaluation_unit = "documents"
     evaluates_train = False
     capturable = True
+    shard_unit = "documents"
 
     def setup(self, data: Dataset[Any]) -> None:
         options, train, max_length = self.options, self.train_config, self.model_config.max_length
@@ -77,24 +87,54 @@ class PackedLMTask(Task):
             )
         if options.length > max_length:
             raise InputError(f"task.length = {options.length} exceeds the model's context of {max_length} tokens")
-        self.train = self.examples(data, "train")
+        self.shards = (
+            TokenizedText(data, self.tokenizer.target, "documents").open() if isinstance(data, LargeText) else None
+        )
+        if self.shards is not None and len(self.shards) < self._batch_rows * options.length + options.length:
+            raise InputError(
+                f"the training text has {len(self.shards):,} tokens, too few for a batch: lower train.batch_size"
+            )
+        self.train = self.examples(data, "train") if self.shards is None else []
         self.valid = encode_documents(self.tokenizer.target, data.documents("valid")[: train.valid_size])
-        if not any(len(text) > 1 for text in self.train) or not any(len(text) > 1 for text in self.valid):
+        examples = (self.valid,) if self.shards is not None else (self.train, self.valid)
+        if not all(any(len(text) > 1 for text in texts) for texts in examples):
             raise InputError("there are no documents with two tokens or more to train or to validate on")
         self.rows: Packed | None = None  # of the current epoch
+        self.offset = 0  # of the rows of the current epoch in the shards
 
     def describe(self) -> str:
+        if self.shards is not None:
+            documents = sum(shard.documents for shard in self.shards.index.shards)
+            return f"{documents:,} documents, {len(self.shards):,} tokens"
         return f"{len(self.train):,} documents, {sum(map(len, self.train)):,} tokens"
 
-    def epoch(self, number: int) -> list[list[int]]:
+    def epoch(self, number: int) -> Sequence[list[int]]:
+        """Rows of documents in a new order; those of shards are in the order of the text, cut at varying points."""
+        if self.shards is not None:
+            self.offset = random.Random(f"{self.seed} {number}").randrange(self.options.length)
+            count = (len(self.shards) - self.offset) // self.options.length
+            return permuted_batches(count, self._batch_rows, f"{self.seed} {number}")
         order = random.Random(f"{self.seed} {number}").sample(self.train, len(self.train))
         self.rows = pack(order, self.options.length, PAD)
         return [*_consecutive(len(self.rows.tokens), self._batch_rows)]
 
+    def samples(self, model: GPT2, count: int) -> list[Sample]:
+        return continuations(model, self.tokenizer, self.valid[:count])
+
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> PackedBatch:
+        if self.shards is not None:
+            return _batch(self._read_rows(self.shards, rows), range(len(rows)))
         if self.rows is None:
             raise InputError("call epoch() before batch()")
         return _batch(self.rows, rows, self._batch_rows if padded_to_shape else 0)
+
+    def _read_rows(self, shards: TokenShards, rows: Sequence[int]) -> Packed:
+        """Read rows from shards, where an end token is the last of each document."""
+        length = self.options.length
+        starts = [self.offset + row * length for row in rows]
+        tokens = torch.from_numpy(np.stack([shards[start : start + length] for start in starts]))
+        ends = (tokens == self.tokenizer.target.special_tokens.end).long()
+        return packed_rows(tokens, ends.cumsum(dim=1) - ends)
 
     @property
     def _batch_rows(self) -> int:
@@ -102,8 +142,8 @@ class PackedLMTask(Task):
         return self.train_config.batching.rows(self.options.length)
 
     def loss(self, model: GPT2, batch: PackedBatch) -> Float[Tensor, ""]:
-        logits = model(batch.inputs, documents=batch.documents)
-        return mean_cross_entropy(logits, batch.targets, IGNORE_INDEX, self.options.label_smoothing, consume=True)
+        hidden = model.hidden_states(batch.inputs, documents=batch.documents)
+        return linear_cross_entropy(hidden, model.readout, batch.targets, IGNORE_INDEX, self.options.label_smoothing)
 
     def examples(self, data: Dataset[Any], split: str) -> list[Document]:
         return encode_documents(self.tokenizer.target, data.documents(split))

@@ -19,7 +19,7 @@ from qkv.pipelines.windows import (
     predict_spans,
 )
 from qkv.registry import register
-from qkv.tasks.task import LOSS, Task
+from qkv.tasks.task import LOSS, Sample, Task
 from qkv.types import Float, Tensor
 
 
@@ -66,17 +66,28 @@ class QuestionAnsweringTask(Task):
     def loss(self, model: Bert, batch: WindowBatch) -> Float[Tensor, ""]:
         return mean_loss(log_probabilities(model, batch), batch.targets)
 
-    def score_examples(self, model: Bert, examples: Sequence[Question]) -> dict[str, float]:
-        windows = make_windows(self.encoder, examples, self.max_length)
+    def samples(self, model: Bert, count: int) -> list[Sample]:
+        questions = self.valid[:count]
+        texts, _ = self._answers(model, questions)
+        answered = zip(questions, texts, strict=True)
+        return [Sample(question.question, text, next(iter(question.answer_texts), "")) for question, text in answered]
+
+    def _answers(self, model: Bert, questions: Sequence[Question]) -> tuple[list[str], float]:
+        """Return the predicted answers, and the mean loss of the windows."""
+        windows = make_windows(self.encoder, questions, self.max_length)
         predictions = predict_spans(model, windows, self.encoder.pad, self.train_config.batching)
         passages = [prediction.answer and prediction.answer.passage for prediction in predictions]
         texts = [
             "" if passage is None else question.text[passage.begin : passage.end]
-            for question, passage in zip(examples, passages, strict=True)
+            for question, passage in zip(questions, passages, strict=True)
         ]
+        return texts, sum(prediction.loss for prediction in predictions) / max(1, len(windows))
+
+    def score_examples(self, model: Bert, examples: Sequence[Question]) -> dict[str, float]:
+        texts, loss = self._answers(model, examples)
         references = [question.answer_texts for question in examples]
         return {
-            "loss": sum(prediction.loss for prediction in predictions) / max(1, len(windows)),
+            "loss": loss,
             "exact": exact_answers(texts, references),
             "f1": answer_f1(texts, references),
         }

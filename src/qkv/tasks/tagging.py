@@ -15,6 +15,7 @@ from qkv.pipelines.tagger import EncodedSentences, encode_sentences, predict_tag
 from qkv.pipelines.text_inputs import AnyExampleEncoder, Example, iter_batches
 from qkv.pipelines.tree_inputs import reads_trees, require_heads
 from qkv.registry import register
+from qkv.tasks.task import Sample
 from qkv.tasks.text_encoder_task import TextEncoderTask, total_loss
 
 
@@ -64,6 +65,14 @@ class TaggingTask(TextEncoderTask):
             words += batch.tokens
         predictions = predict_tags(model, encoder, examples, batch_size)
         return {"loss": total / words if words else math.nan, **tag_scores(predictions, examples)}
+
+    def samples(self, model: TextEncoder, count: int) -> list[Sample]:
+        sentences = self.valid[:count]
+        predicted = predict_tags(model, self.encoder.fresh_copy(), sentences, self.train_config.batching)
+        return [
+            Sample(" ".join(sentence.words), " ".join(tags), " ".join(sentence.tags))
+            for sentence, tags in zip(sentences, predicted, strict=True)
+        ]
 
 
 def tag_scores(predictions: Sequence[Sequence[str]], sentences: Sequence[Tagged]) -> dict[str, float]:

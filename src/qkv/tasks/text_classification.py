@@ -13,6 +13,7 @@ from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.text_inputs import IGNORE, Example
 from qkv.registry import register
 from qkv.runtime.text import printable
+from qkv.tasks.task import Sample
 from qkv.tasks.text_encoder_task import TextEncoderTask
 from qkv.types import Float, Tensor
 
@@ -59,6 +60,14 @@ class TextClassificationTask(TextEncoderTask):
         texts = [pair.source for pair in examples]
         log_p = label_log_probabilities(model, self.encoder, texts, self.train_config.batching)
         return label_scores(log_p, examples, self.labels)
+
+    def samples(self, model: TextEncoder, count: int) -> list[Sample]:
+        pairs, names = self.valid[:count], self.model_config.label_names
+        log_p = label_log_probabilities(
+            model, self.encoder, [pair.source for pair in pairs], self.train_config.batching
+        )
+        labels = [names[number] for number in log_p.argmax(dim=-1).tolist()]
+        return [Sample(pair.source, label, pair.target) for pair, label in zip(pairs, labels, strict=True)]
 
     def notes_on(self, data: LabeledTextDataset, split: str) -> tuple[str, ...]:
         """Note labels missing from the training data: ignored in the loss, counted as errors in the accuracy."""

@@ -18,7 +18,7 @@ from qkv.datasets.batching import (
     collate_to_shape,
     shuffled_batches,
 )
-from qkv.datasets.dataset import PairConfig, PairDataset
+from qkv.datasets.dataset import Dataset, PairDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig
@@ -49,7 +49,8 @@ from qkv.pipelines.tree_inputs import (
 )
 from qkv.registry import register
 from qkv.runtime.text import printable
-from qkv.tasks.task import LOSS, Evaluation, Task, TaskConfig
+from qkv.tasks.scheduled_sampling import ScheduledSampling
+from qkv.tasks.task import LOSS, Evaluation, Sample, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
@@ -75,6 +76,7 @@ class TranslationConfig(TaskConfig):
 
     label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
     bpe_dropout: Rate = 0.0  # probability of dropping a BPE merge, resampled per epoch (Provilkov et al. 2020)
+    scheduled_sampling: ScheduledSampling | None = None  # feed the model's own tokens in training, more in each epoch
 
 
 @register("task", "translate")
@@ -105,13 +107,13 @@ class TranslationTask(Task):
     }
     searches = True
     model = EncoderDecoder
-    datasets = (PairDataset,)
+    datasets: ClassVar[tuple[type[Dataset[Any]], ...]] = (PairDataset,)
     config_class = TranslationConfig
-    from_data = ("source_vocab_size", "target_vocab_size")
+    from_data: ClassVar[tuple[str, ...]] = ("source_vocab_size", "target_vocab_size")
     capturable = True
 
     @classmethod
-    def check_recipe(cls, options: TranslationConfig, data: PairConfig, model: Any) -> None:
+    def check_recipe(cls, options: Any, data: Any, model: Any) -> None:
         names = {data.tokenizer.name, (data.target_tokenizer or data.tokenizer).name}
         require(
             not options.bpe_dropout or names == {"bpe"},
@@ -119,10 +121,10 @@ class TranslationTask(Task):
         )
 
     @classmethod
-    def sizes(cls, data: PairDataset, tokenizer: Tokenizer) -> dict[str, Any]:
+    def sizes(cls, data: Any, tokenizer: Tokenizer) -> dict[str, Any]:
         return {"source_vocab_size": len(tokenizer.source), "target_vocab_size": len(tokenizer.target)}
 
-    def setup(self, data: PairDataset) -> None:
+    def setup(self, data: Any) -> None:
         """Encode the data, skipping pairs longer than the model allows with a note."""
         self.max_length: int = self.model_config.max_length  # of a pair in tokens
         self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer.target, self.model_config)
@@ -134,6 +136,8 @@ class TranslationTask(Task):
         valid, size = self._fitting(data.splits["valid"], "validation"), self.train_config.valid_size
         self.valid = EncodedPairs(valid.pairs[:size], valid.tokens[:size])
         self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
+        self.sampling_probability = 0.0  # of feeding the model's own token in this epoch
+        self.capturable = self.options.scheduled_sampling is None  # a recording would keep the probability
 
     def _fitting(self, pairs: list[Pair], name: str) -> EncodedPairs:
         """Encode the pairs that are not longer than the model allows, and note how many are skipped."""
@@ -157,6 +161,8 @@ class TranslationTask(Task):
         return (f"{len(self.train):,} training pairs are few for training from scratch: expect poor results",)
 
     def epoch(self, number: int) -> list[list[int]]:
+        if (schedule := self.options.scheduled_sampling) is not None:
+            self.sampling_probability = schedule.probability(number)
         if dropout := self.options.bpe_dropout:
             # Pairs that become too long keep their plain tokens.
             sampled = zip(self._encode(self.train.pairs, dropout, (self.seed, number)), self.train.tokens, strict=True)
@@ -178,26 +184,39 @@ class TranslationTask(Task):
 
     def loss(self, model: EncoderDecoder[Any, Any], batch: PairBatch) -> Float[Tensor, ""]:
         """Mean cross-entropy of the target tokens in nats, plus the REINFORCE term of hard attention."""
-        logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
+        logits = self._train_logits(model, batch)
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
         loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.options.label_smoothing, consume=True)
         return loss if reward is None else loss + reward
 
+    def _train_logits(self, model: EncoderDecoder[Any, Any], batch: PairBatch) -> Float[Tensor, "batch target tokens"]:
+        schedule = self.options.scheduled_sampling
+        if schedule is None or self.sampling_probability == 0:
+            return model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
+        memory = model.encode(batch.source, batch.source_lengths, **tree_arguments(batch))
+        return model.decode_with_sampling(batch.target_in, memory, self.sampling_probability, schedule.sample)
+
     @torch.inference_mode()
-    def validate(self, model: EncoderDecoder[Any, Any]) -> dict[str, float]:
-        """Loss, exact match, BLEU and chrF of greedy decoding on the validation pairs."""
+    def validation_loss(self, model: EncoderDecoder[Any, Any]) -> float:
+        """Mean cross-entropy of the validation targets in nats."""
         total, tokens = 0.0, 0
         for rows in batch_by_length([pair.length for pair in self.valid.tokens], self.train_config.batching):
             batch = self._collate([self.valid.tokens[row] for row in rows]).to(model.device)
             logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
+        return total / tokens
+
+    @torch.inference_mode()
+    def validate(self, model: EncoderDecoder[Any, Any]) -> dict[str, float]:
+        """Loss, exact match, BLEU and chrF of greedy decoding on the validation pairs."""
+        loss = self.validation_loss(model)
         translator = Translator(model, self.tokenizer, use_engine=model.device.type == "cpu")
         translations = translator([pair.source_input for pair in self.valid.pairs])
         texts = [translation.text for translation in translations]
         references = [self.tokenizer.target.normalize(pair.target) for pair in self.valid.pairs]
         return {
-            "loss": total / tokens,
+            "loss": loss,
             "exact": exact_match(texts, references),
             "bleu": bleu(texts, references).value,
             "chrf": chrf(texts, references).value,
@@ -205,9 +224,14 @@ class TranslationTask(Task):
             **(rouge_scores(texts, references) if self.train_config.best_by.startswith("rouge") else {}),
         }
 
+    def samples(self, model: EncoderDecoder[Any, Any], count: int) -> list[Sample]:
+        pairs = self.valid.pairs[:count]
+        answers = Translator(model, self.tokenizer, use_engine=False)([pair.source_input for pair in pairs])
+        return [Sample(pair.source, answer.text, pair.target) for pair, answer in zip(pairs, answers, strict=True)]
+
     @classmethod
     def for_evaluation(
-        cls, data: PairDataset, model: Any, options: TranslationConfig, train: TrainConfig, seed: int
+        cls, data: Any, model: Any, options: TranslationConfig, train: TrainConfig, seed: int
     ) -> "TranslationTask":
         data = replace(data, splits={"train": [], "valid": []})
         return cls(data, model.tokenizer, model.config, options, train, seed)

@@ -17,6 +17,7 @@ from typing import final
 
 import torch
 import triton
+from torch.autograd.function import once_differentiable
 
 from qkv.attention.backends import additive_kernels as kernels
 from qkv.types import Bool, Float, Int, Tensor
@@ -24,7 +25,7 @@ from qkv.types import Bool, Float, Int, Tensor
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 SCRATCH_SHARE = 0.47  # of the size of inputs and outputs in bytes
-SCRATCH_FLOOR = 8 * 2**20  # below this size, saving memory is not worth more launches
+SCRATCH_FLOOR = 32 * 2**20  # below this size, saving memory is not worth more launches
 ONE_QUERY_MAX_TANHS = 2**27  # number of tanh evaluations up to which the forward pass runs one query at a time
 MAX_ITEMS = 65_535  # per launch
 MIN_PROGRAMS = 1 if kernels.INTERPRETED else 512  # programs needed to occupy a large GPU
@@ -65,7 +66,9 @@ def additive_attention(
     Returns the output and the log-sum-exp of the scores, which has no gradient; zeros and -inf for fully masked rows.
     Any strides are supported.
     """
-    output, lse = _attention(query, key, vector, value, lengths, allowed)
+    # The custom operator, which torch.compile needs, takes the host several times as long as the autograd function.
+    attention = _attention if torch.compiler.is_compiling() else _Attention.apply
+    output, lse = attention(query, key, vector, value, lengths, allowed)  # type: ignore[no-untyped-call]
     return output, lse.detach()
 
 
@@ -215,8 +218,7 @@ class _Problem:
 # -------------------------------------------------------------------------------------------------------- forward
 
 
-@torch.library.custom_op("qkv::additive_attention", mutates_args=())
-def _attention(
+def _run_forward(
     query: Tensor, key: Tensor, vector: Tensor, value: Tensor, lengths: Tensor | None, allowed: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     problem = _Problem(query, key, vector, value, lengths, allowed)
@@ -274,8 +276,7 @@ def _forward(problem: _Problem, output: Tensor, lse: Tensor) -> None:
 # ------------------------------------------------------------------------------------------------------- backward
 
 
-@torch.library.custom_op("qkv::additive_attention_backward", mutates_args=())
-def _attention_backward(
+def _run_backward(
     d_output: Tensor, output: Tensor, lse: Tensor, query: Tensor, key: Tensor, vector: Tensor, value: Tensor,
     lengths: Tensor | None, allowed: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -379,6 +380,12 @@ def _backward(
     return partial_sums
 
 
+# --------------------------------------------------------------------------------------------------------- autograd
+
+_attention = torch.library.custom_op("qkv::additive_attention", _run_forward, mutates_args=())
+_attention_backward = torch.library.custom_op("qkv::additive_attention_backward", _run_backward, mutates_args=())
+
+
 @_attention.register_fake
 def _(query, key, vector, value, lengths, allowed):  # type: ignore[no-untyped-def]
     batch, heads, _, queries = query.shape
@@ -401,3 +408,19 @@ def _differentiate(ctx, d_output, _d_lse):  # type: ignore[no-untyped-def]
 
 
 _attention.register_autograd(_differentiate, setup_context=_save)
+
+
+class _Attention(torch.autograd.Function):
+    """`_attention` without the overhead of a custom operator."""
+
+    @staticmethod
+    def forward(ctx, *inputs):  # type: ignore[no-untyped-def]
+        output = _run_forward(*inputs)
+        _save(ctx, inputs, output)
+        ctx.mark_non_differentiable(output[1])
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_output, _d_lse):  # type: ignore[no-untyped-def]
+        return *_run_backward(d_output, *ctx.saved_tensors), None, None

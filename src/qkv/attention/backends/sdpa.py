@@ -1,5 +1,6 @@
 """PyTorch's fused kernels, for scores that are dot products of transformed queries and keys."""
 
+from functools import partial
 from typing import final
 
 import torch
@@ -78,9 +79,14 @@ def _fused(
         return torch.ops.aten._scaled_dot_product_efficient_attention(
             query, key, value, _aligned_bias(mask, request), torch.is_grad_enabled(), dropout, scale=scale
         )[0]
-    return F.scaled_dot_product_attention(
-        query, key, value, mask, dropout, is_causal, scale=scale, enable_gqa=request.grouped
-    )
+    attend = partial(F.scaled_dot_product_attention, dropout_p=dropout, is_causal=is_causal, scale=scale)
+    if query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.requires_grad:
+        # The gradient of the CPU kernel takes five times as long in bfloat16.
+        mask = mask if mask is None or mask.dtype == torch.bool else mask.float()
+        with torch.autocast("cpu", enabled=False):
+            output = attend(query.float(), key.float(), value.float(), mask, enable_gqa=request.grouped)
+        return output.to(value.dtype)
+    return attend(query, key, value, mask, enable_gqa=request.grouped)
 
 
 def _avoids_cudnn(request: Request, query: Float[Tensor, "batch heads query features"]) -> bool:

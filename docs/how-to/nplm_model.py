@@ -32,8 +32,8 @@ class NPLM(LanguageModel):
     def init_state(self, batch):
         return torch.zeros(batch, self.config.context - 1, dtype=torch.long, device=self.device)
 
-    def forward_from(self, tokens, state):
+    def hidden_from(self, tokens, state):
         tokens = torch.cat((state, tokens), dim=1)  # the state is the last n - 1 tokens
         windows = self.embed(tokens).unfold(1, self.config.context, 1)  # [batch, length, embedding_dim, n]
         h = self.hidden(windows.flatten(2)).tanh()
-        return self.readout(h), tokens[:, h.shape[1] :]
+        return h, tokens[:, h.shape[1] :]

@@ -14,10 +14,12 @@ pipelines: raw input in, answer out
     qkv.Generator(model)                 text generation
     qkv.Classifier(model)                text classification
     qkv.Tagger(model)                    token classification
+    qkv.Parser(model)                    constituency parsing
     qkv.QuestionAnswerer(model)          extractive question answering
     qkv.MaskFiller(model)                mask filling
     qkv.Embedder(model)                  text embeddings
     qkv.Captioner(model)                 image captioning
+    qkv.Recognizer(model)                speech recognition
     qkv.ImageClassifier(model)           image classification
 
 packages
@@ -44,7 +46,9 @@ if TYPE_CHECKING:
     from qkv.pipelines.generator import Generator as Generator
     from qkv.pipelines.image_classifier import ImageClassifier as ImageClassifier
     from qkv.pipelines.mask_filler import MaskFiller as MaskFiller
+    from qkv.pipelines.parser import Parser as Parser
     from qkv.pipelines.question_answerer import QuestionAnswerer as QuestionAnswerer
+    from qkv.pipelines.recognizer import Recognizer as Recognizer
     from qkv.pipelines.tagger import Tagger as Tagger
     from qkv.pipelines.translator import Translator as Translator
     from qkv.registry import register as register
@@ -63,7 +67,9 @@ _MODULES = {
     "Generator": "qkv.pipelines.generator",
     "ImageClassifier": "qkv.pipelines.image_classifier",
     "MaskFiller": "qkv.pipelines.mask_filler",
+    "Parser": "qkv.pipelines.parser",
     "QuestionAnswerer": "qkv.pipelines.question_answerer",
+    "Recognizer": "qkv.pipelines.recognizer",
     "Tagger": "qkv.pipelines.tagger",
     "Translator": "qkv.pipelines.translator",
 }

@@ -70,6 +70,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # greater th
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # at least 0, finite
 StringList = Annotated[tuple[str, ...], Strict(False)]
 SizeList = Annotated[tuple[Size, ...], Strict(False)]
+TokenIds = Annotated[tuple[NonNegativeInt, ...], Strict(False), Field(max_length=2**12)]
 
 T = TypeVar("T")
 

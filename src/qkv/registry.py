@@ -34,6 +34,7 @@ PACKAGES = {  # the package whose import registers the built-in classes of a kin
     "dataset": "qkv.datasets.corpora",
     "tokenizer": "qkv.tokenizers",
     "metric": "qkv.metrics",
+    "logger": "qkv.training.log",
 }
 
 C = TypeVar("C", bound=type[Any])

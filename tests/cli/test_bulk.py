@@ -211,7 +211,10 @@ def check_killed_job(command: str, models: Path, folder: Path, count: int, kills
 GENERATE: list[object] = ["--max-new-tokens", 16, "--seed", 2]
 
 
-@pytest.mark.parametrize(("command", "kills", "options"), [("translate", 5, []), ("generate", 2, GENERATE)])
+@pytest.mark.parametrize(
+    ("command", "kills", "options"),
+    [("translate", 2, []), pytest.param("generate", 2, GENERATE, marks=pytest.mark.slow)],
+)
 def test_a_job_that_is_killed_again_and_again(models, tmp_path, command, kills, options):
     check_killed_job(command, models, tmp_path, 3000, kills, *options)
 

@@ -50,14 +50,18 @@ def test_commands_and_options() -> None:
     assert {name: [option for option in names if option != "--plugin"] for name, names in options.items()} == {
         "demo": ["--device", "--json", "--output"],
         "train": [
-            "--data", "--data-dir", "--device", "--dry-run", "--force", "--json", "--output", "--overwrite",
-            "--resume", "--set", "--strict", "--test", "--valid",
+            "--chart", "--data", "--data-dir", "--device", "--dry-run", "--force", "--json", "--log",
+            "--output", "--overwrite", "--profile", "--resume", "--samples", "--set", "--strict",
+            "--strict-resume", "--test", "--valid",
         ],
         "evaluate": [
             "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--num-beams", "--output",
             "--split", "--strict",
         ],
-        "compare": ["--by-length", "--json", "--output", "--split"],
+        "compare": [
+            "--by-length", "--data-dir", "--device", "--force", "--json", "--metric", "--output", "--ray",
+            "--ray-address", "--seeds", "--set", "--split", "--vary", "--workers",
+        ],
         "translate": [
             "--align", "--align-level", "--alignment-threshold", "--batch-size", "--coverage-penalty", "--device",
             "--do-sample", "--dtype", "--exact", "--input", "--json", "--length-penalty", "--max-new-tokens",
@@ -68,11 +72,15 @@ def test_commands_and_options() -> None:
         "generate": [
             "--assistant-model", "--batch-size", "--device", "--document", "--dtype", "--input", "--json",
             "--max-new-tokens", "--num-return-sequences", "--output", "--overwrite", "--prompt-lookup", "--ray",
-            "--ray-address", "--resume", "--seed", "--temperature", "--top-k", "--top-p", "--verbose", "--workers",
-            "-v",
+            "--ray-address", "--resume", "--seed", "--temperature", "--top-k", "--top-p", "--verbose", "--wav",
+            "--workers", "-v",
         ],
         "classify": ["--batch-size", "--device", "--document", "--input", "--json", "--output", "--strict", "--top-k"],
         "tag": ["--batch-size", "--device", "--input", "--json", "--output", "--strict"],
+        "parse": [
+            "--batch-size", "--device", "--draw", "--input", "--json", "--length-penalty", "--num-beams",
+            "--num-return-sequences", "--output", "--page", "--strict", "--tokenized",
+        ],
         "answer": [
             "--batch-size", "--device", "--input", "--json", "--max-answer-tokens", "--output", "--question",
             "--stride", "--text", "--top-k",
@@ -80,6 +88,10 @@ def test_commands_and_options() -> None:
         "caption": [
             "--batch-size", "--device", "--input", "--json", "--length-penalty", "--max-new-tokens", "--num-beams",
             "--num-return-sequences", "--output", "--page",
+        ],
+        "transcribe": [
+            "--batch-size", "--device", "--input", "--json", "--length-penalty", "--max-new-tokens", "--num-beams",
+            "--output", "--stream",
         ],
         "fill": ["--batch-size", "--device", "--input", "--json", "--output", "--strict", "--top-k"],
         "embed": ["--batch-size", "--device", "--input", "--json", "--normalize", "--output", "--pooling", "--strict"],
@@ -93,6 +105,8 @@ def test_commands_and_options() -> None:
         "models": ["--json"],
         "models show": ["--json"],
         "data list": ["--data-dir", "--json"],
+        "data prepare": ["--data", "--json", "--rebuild", "--set", "--verify", "--workers"],
+        "data shards": ["--json"],
         "data fetch": ["--data-dir", "--json"],
         "data show": ["--count", "--data-dir", "--json", "--kind", "--languages", "--split"],
     }  # fmt: skip
@@ -315,7 +329,8 @@ def test_exit_codes(qkv: Command, monkeypatch: pytest.MonkeyPatch, error: BaseEx
 DATASETS = [
     "dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare", "text", "labelled", "sentence_polarity",
     "imdb", "movie_reviews", "tagged", "ud_english_ewt", "wnut17", "questions", "copy", "repeat_copy", "recall",
-    "fashion_mnist", "shapes", "emoji", "flickr8k", "coco", "omniglot", "bandits",
+    "fashion_mnist", "shapes", "emoji", "flickr8k", "coco", "omniglot", "audiomnist8k", "fsdd", "speech", "bandits",
+    "nottingham", "python_stdlib", "trees", "gum", "ptb_sample",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import qkv as library
-from qkv.cli import caption, encoders, evaluate, generate, translate, view
+from qkv.cli import caption, encoders, evaluate, generate, parse, translate, view
 from qkv.generation import GenerationConfig, Sampling
 from qkv.pipelines.image_classifier import ImageClassifier
 from qkv.visualize.views import VIEWS, View, ViewOptions
@@ -24,6 +24,7 @@ PIPELINES = [
     (encoders.classify, library.Classifier.__call__),
     (encoders.classify, ImageClassifier.__call__),
     (encoders.tag, library.Tagger.__call__),
+    (parse.parse, library.Parser.__call__),
     (encoders.fill, library.MaskFiller.__call__),
     (encoders.embed, library.Embedder.__call__),
     (encoders.answer, library.QuestionAnswerer.__call__),
@@ -31,7 +32,7 @@ PIPELINES = [
     (view.view, library.Translator.__call__),
     (view.view, ViewOptions),
 ]
-NOT_OPTIONS = {"self", "texts", "prompts", "paths", "questions", "context", "sampling", "attention"}
+NOT_OPTIONS = {"self", "texts", "prompts", "paths", "sentences", "questions", "context", "sampling", "attention"}
 NOT_IN_VIEW = {name for name in inspect.signature(library.Translator.__call__).parameters if name != "num_beams"}
 NOT_IN_EVALUATE = set(GenerationConfig.model_fields) - {"num_beams", "length_penalty"}
 

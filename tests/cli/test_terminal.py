@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -185,6 +186,10 @@ def test_results_on_a_terminal_are_those_in_a_pipe_without_progress(ended: dict[
         assert [line for line in one.out.splitlines() if "speed" not in line] == [
             line for line in piped.out.splitlines() if "speed" not in line
         ]
+    elif name == "compare":  # Markdown in a pipe, a table with one row per run on a terminal
+        (row,) = [line for line in one.out.splitlines() if re.match(r"scored\s", line)]
+        assert "38.50" in row.split()
+        assert "| 38.50 |" in piped.out
     else:
         assert one.out == piped.out
 

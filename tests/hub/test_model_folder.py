@@ -28,6 +28,7 @@ from qkv.models.rnn_text import RNNText
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
+from qkv.models.whisper import Whisper
 from qkv.nn.interfaces import EncoderDecoder, LanguageModel, SequenceModel, TextEncoder
 from qkv.registry import lookup, registered
 from qkv.runtime.documents import read_object
@@ -55,12 +56,16 @@ SMALL = {
     "elmo": {"character_dim": 2, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden_dim": 6},
     "gpt2": {"dim": 8, "heads": 2, "layers": 1, "max_length": 6},
     "han": {"embedding_dim": 4, "hidden_dim": 3},
+    "llama": {"dim": 8, "heads": 2, "kv_heads": 1, "layers": 1, "ffn_dim": 8, "max_length": 6},
     "lstmn": {"embedding_dim": 4, "hidden_dim": 6},
     "rnn_lm": {"embedding_dim": 4, "hidden_dim": 6},
     "rnn_seq2seq": {"embedding_dim": 4, "hidden_dim": 6},
     "rnn_text": {"embedding_dim": 4, "hidden_dim": 3},
+    "single_rnn": {"embedding_dim": 4, "hidden_dim": 6},
     "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "ffn_dim": 8},
     "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8},
+    "whisper": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "ffn_dim": 8, "mels": 3,
+                "positions": 4},
 }  # fmt: skip
 
 
@@ -92,6 +97,8 @@ def logits(model: Network) -> torch.Tensor:
             return model(tokens[None], lengths=torch.tensor([2]))
         case ViT():
             return model(torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8))
+        case Whisper():
+            return model(torch.linspace(-1, 1, 2 * 8 * 3).view(2, 8, 3), tokens)
         case Elmo():
             return model(CharacterIds(50)([["abc", "d"]]))
         case _:
@@ -403,7 +410,7 @@ def test_the_model_kind_is_checked_before_the_weights_are_read(name: str, tmp_pa
     model = build_model(name)
     save_model(model, CHARACTERS, tmp_path)
     kinds = {
-        EncoderDecoder: r"\(for qkv translate\)",
+        EncoderDecoder: r"\(for qkv (translate|transcribe)\)",
         LanguageModel: r"\(for qkv generate\)",
         TextEncoder: r"text encoder \(for .*\)",
         ViT: "ViT",

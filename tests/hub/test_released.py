@@ -217,7 +217,7 @@ def test_non_finite_values_are_named(folder: Path, value: float) -> None:
         ({"hidden_size": 2**24, "vocab_size": 2**24}, f"{WEIGHTS}: toy.words.weight has shape [7, 4], expected"),
         ({"hidden_size": 8}, f"{WEIGHTS}: toy.words.weight has shape [7, 4], expected [7, 8]"),
         ({"model_type": "tyo"}, "config.json: unknown model_type 'tyo' (did you mean toy?)"),
-        ({"model_type": "llama-guard"}, "config.json: unknown model_type 'llama-guard' (known: "),
+        ({"model_type": "t5"}, "config.json: unknown model_type 't5' (known: "),
         ({"model_type": ["toy"]}, "config.json: unknown model_type ['toy']"),
         ({"model_type": None}, "config.json: unknown model_type None"),
         ({"library": "qkv"}, "config.json: unknown model_type 'toy'"),

@@ -35,11 +35,11 @@ def train(qkv: Command, forget_plugins: Callable[[], None], tmp_path: Path, monk
     """Train and evaluate with a plug-in, check that the run does not open without it, and return the scores."""
     monkeypatch.chdir(tmp_path)
 
-    def call(plugin: str, missing: str, recipe: str, *arguments: str) -> dict[str, float]:
-        option = ("--plugin", HOW_TO / plugin)
+    def call(plugin: str, missing: str, recipe: str, *arguments: str, limit: int | None = None) -> dict[str, float]:
+        option, evaluation = ("--plugin", HOW_TO / plugin), () if limit is None else ("--limit", limit)
         trained = qkv("train", recipe, *option, *arguments, "--output", "run", "--device", "cpu")
         assert trained.code == 0, trained.err
-        evaluated = qkv("evaluate", "run", *option, "--json")
+        evaluated = qkv("evaluate", "run", *option, *evaluation, "--json")
         assert evaluated.code == 0, evaluated.err
         forget_plugins()
         for command in (("evaluate", "run"), ("train", "--resume", "run"), ("train", recipe, *arguments)):
@@ -73,18 +73,18 @@ def test_every_file_has_a_page() -> None:
 
 def test_a_score(train: Train) -> None:
     changes = settings("model.score.name=gaussian", "data.size=60", "train.epochs=1", *GRU)
-    assert "exact" in train("gaussian_score.py", "score 'gaussian'", "dates-gru", *changes)
+    assert "exact" in train("gaussian_score.py", "score 'gaussian'", "dates-gru", *changes, limit=100)
 
 
 def test_an_alignment(train: Train) -> None:
     changes = settings("model.align.name=top_k", "model.align.k=2", "data.size=60", "train.epochs=1", *GRU)
-    assert "exact" in train("top_k_align.py", "align 'top_k'", "dates-gru", *changes)
+    assert "exact" in train("top_k_align.py", "align 'top_k'", "dates-gru", *changes, limit=100)
 
 
 def test_a_position(train: Train) -> None:
     sizes = ("model.dim=16", "model.ffn_dim=16", "train.epochs=1", "train.valid_size=8")
     changes = settings("model.position.name=log_distance", "model.position.buckets=6", "data.size=60", *sizes)
-    scores = train("log_distance_position.py", "position 'log_distance'", "dates-transformer", *changes)
+    scores = train("log_distance_position.py", "position 'log_distance'", "dates-transformer", *changes, limit=100)
     assert "exact" in scores
 
 
@@ -113,7 +113,7 @@ def test_a_task(train: Train, tmp_path: Path) -> None:
 
 def test_a_dataset(train: Train, qkv: Command) -> None:
     changes = settings("data.name=additions", "data.size=60", "train.epochs=1", *GRU)
-    assert "exact" in train("additions_dataset.py", "dataset 'additions'", "pairs-gru", *changes)
+    assert "exact" in train("additions_dataset.py", "dataset 'additions'", "pairs-gru", *changes, limit=100)
     shown = qkv("data", "show", "additions", "--plugin", HOW_TO / "additions_dataset.py", "--count", 3).out
     problems = [line.split("\t") for line in shown.splitlines()]
     assert [sum(map(int, problem.split("+"))) for problem, _ in problems] == [int(answer) for _, answer in problems]

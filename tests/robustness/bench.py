@@ -26,7 +26,7 @@ from tests.robustness.subjects import Subjects
 
 SEED = 0
 SHARES = {"model": 500, "data": 450, "run": 350, "output": 200}  # of the first 1,500 cases
-SAMPLE = 60
+SAMPLE = 32
 QUICK = ("own/rnn_seq2seq", "run/rnn_seq2seq", "own/bert_classifier", "interrupted", "texts/")  # of the sample
 
 

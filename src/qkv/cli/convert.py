@@ -44,8 +44,8 @@ def convert(
     """Convert a model to another format or dtype.
 
     Writes a directory that transformers can load, a qkv directory, or the two files of the original ELMo release.
-    Tokenizer files are included. Pickles are neither read nor written. With --dtype int8, the matrices of a GPT-2 or a
-    Transformer are quantized, with one scale per row.
+    Tokenizer files are included. Pickles are neither read nor written. With --dtype int8, the matrices of a GPT-2, a
+    Llama or a Transformer are quantized, with one scale per row.
     """
     from qkv.hub import convert as convert_folder
     from qkv.hub.conversion import DTYPES

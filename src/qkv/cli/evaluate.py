@@ -97,9 +97,12 @@ def _task_class(
 ) -> type["Task"]:
     """Return the task of a model; raise if it does not generate and thus does not support the options of generation."""
     from qkv.generation import GenerationConfig
+    from qkv.hub.model_folder import ModelFolder, locate
     from qkv.registry import lookup
 
-    task_class: type[Task] = lookup("task", "translate") if own is None else own.recipe.task_class
+    if own is None:
+        name = "transcribe" if ModelFolder(locate(run)).reads_speech else "translate"
+    task_class: type[Task] = lookup("task", name) if own is None else own.recipe.task_class
     if not task_class.searches and (search, limit, output) != (GenerationConfig(), None, None):
         raise InputError(
             f"{run}: --num-beams, --length-penalty, --limit and --output require a translation model, but this is a "

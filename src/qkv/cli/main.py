@@ -19,7 +19,9 @@ from qkv.cli import (
     encoders,
     evaluate,
     generate,
+    parse,
     train,
+    transcribe,
     translate,
     view,
 )
@@ -54,8 +56,10 @@ app.command(name="translate")(translate.translate)
 app.command(name="generate")(generate.generate)
 app.command(name="classify")(encoders.classify)
 app.command(name="tag")(encoders.tag)
+app.command(name="parse")(parse.parse)
 app.command(name="answer")(encoders.answer)
 app.command(name="caption")(caption.caption)
+app.command(name="transcribe")(transcribe.transcribe)
 app.command(name="fill")(encoders.fill)
 app.command(name="embed")(encoders.embed)
 app.command(name="view")(view.view)

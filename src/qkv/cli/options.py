@@ -202,6 +202,10 @@ TopP = Annotated[
     float | None,
     typer.Option("--top-p", help="Sample from the smallest set of tokens with total probability P (nucleus sampling)."),
 ]
+Wav = Annotated[
+    Path | None,
+    typer.Option("--wav", metavar="FILE", help="Play the text, a tune in ABC notation, into this file."),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 Data = Annotated[
     list[Path] | None,
@@ -210,7 +214,7 @@ Data = Annotated[
         metavar="FILE",
         help="Your own data. Pairs or labelled texts: one two-column file (TSV, *.csv or *.jsonl), or the option twice "
         "with one file per side (sources may be *.conllu). Tagged sentences: CoNLL columns or *.conllu. Questions: "
-        "SQuAD JSON.",
+        "SQuAD JSON. Text: files, folders or quoted patterns.",
     ),
 ]
 DataDir = Annotated[

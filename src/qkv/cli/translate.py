@@ -12,9 +12,10 @@ from qkv.cli import options
 from qkv.cli.bulk import bulk_files, decode_files
 from qkv.cli.console import info, progress_bar, result, result_json, result_line, results_to
 from qkv.cli.texts import CHUNK, add_unknown_tokens, note_unknown_tokens, read_conllu, read_texts
-from qkv.cli.workers import Job, Report, WorkerOptions
+from qkv.cli.workers import Job, Report
 from qkv.errors import InputError
 from qkv.registry import nearest
+from qkv.runtime.cluster import WorkerOptions
 
 if TYPE_CHECKING:
     from qkv.datasets.tagged import Tagged

@@ -35,7 +35,7 @@ Count = Annotated[
 def view(
     run: options.Folder,
     text: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="Input text, or image path for a vision model.")
+        list[str] | None, typer.Argument(metavar="TEXT", help="Input text, or path of an image or a WAV file.")
     ] = None,
     file: options.ParsedInput = None,
     document: options.Documents = None,
@@ -53,14 +53,16 @@ def view(
     Prints a heat map of the first input and writes an HTML page with all inputs, layers and heads. Translation models
     show decoding; text encoders (BERT), language models (GPT-2) and vision Transformers show self-attention. A
     hierarchical attention network shades sentences and words by weight; a neural Turing machine plots its read and
-    write weights; SNAIL shows the attended examples or bandit pulls. Models with tree positions take parsed sentences:
+    write weights; SNAIL shows the attended examples or bandit pulls; a speech recognizer shows the alignment of its
+    transcript, with --png under the spectrogram. Models with tree positions take parsed sentences:
     --input parsed.conllu.
     """
     from qkv.hub.model_folder import ModelFolder, locate
     from qkv.visualize.views import ViewOptions, find_view
 
-    network = ModelFolder(locate(run)).network
-    shown = find_view(network)(run, device, lambda: open_run(run)[1])
+    folder = ModelFolder(locate(run))
+    network = folder.network
+    shown = find_view(folder)(run, device, lambda: open_run(run)[1])
     values = {"document": document, "page": page, "png": png, "layer": layer, "head": head}
     values |= {"count": None if count == COUNT else count, "num_beams": None if num_beams == 1 else num_beams}
     _check_supported(f"{run} is a {network.__name__}", shown, values)

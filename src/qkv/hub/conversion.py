@@ -45,6 +45,7 @@ EXTRA_FILES = (  # tokenizer files of the various libraries and generation setti
     "source.spm",
     "target.spm",
     "spiece.model",
+    "tokenizer.model",
     "generation_config.json",
 )
 
@@ -89,7 +90,7 @@ def convert(
         if dtype not in (None, torch.float32):
             raise InputError("the ELMo format stores float32 only: --dtype cannot be combined with --to elmo")
         dtype = torch.float32
-    elif dtype is None and not folder.elmo_files:  # ELMo's files are float32
+    elif dtype is None and not folder.original:  # these files become float32
         dtype = released_dtype(folder.path)
     model = folder.load(torch.device("cpu"), None if dtype == torch.int8 else dtype)
     stored = parameters = sum(weight.numel() for weight in model.parameters())
@@ -107,6 +108,8 @@ def convert(
         for name in EXTRA_FILES if family is not None else IMAGE_FILES:
             if os.path.lexists(folder.path / name):
                 (scratch / name).write_bytes(read_regular(folder.path / name, MAX_FILE_BYTES))
+        if family is not None and folder.original and model.tokenizer is not None:
+            model.tokenizer.save(scratch)
     stored_dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     return Converted(type(model).__name__, stored, stored_dtype, size, left_out=parameters - stored)
 

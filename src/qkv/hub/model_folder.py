@@ -16,8 +16,7 @@ import torch
 from qkv.config import build
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest
-from qkv.hub.families import FAMILIES
-from qkv.hub.families.elmo import elmo_files, load_elmo
+from qkv.hub.families import FAMILIES, ORIGINALS
 from qkv.hub.huggingface import fetch, is_hub_name
 from qkv.hub.meta_model import check_vocab_size, checked_meta_model, empty_model, require_model_memory
 from qkv.hub.quantization import (
@@ -29,9 +28,9 @@ from qkv.hub.quantization import (
 )
 from qkv.hub.released import CONFIG, load_released
 from qkv.hub.tensors import WEIGHTS, checked_header, pickle_hint, write_tensors
-from qkv.hub.weight_map import Family
-from qkv.models.elmo import Elmo
+from qkv.hub.weight_map import Family, OriginalRelease
 from qkv.models.vit import ViT
+from qkv.models.whisper import Whisper
 from qkv.nn.interfaces import Model
 from qkv.nn.quantized import is_quantized, quantize_layers
 from qkv.registry import nearest, registered
@@ -41,6 +40,7 @@ from qkv.runtime.download import Progress
 from qkv.runtime.files import file_kind
 from qkv.runtime.text import printable
 from qkv.tokenizers import Tokenizer, load_tokenizer
+from qkv.types import Tensor
 
 Network = Model | ViT
 
@@ -55,8 +55,12 @@ def save_model(
     tokenizer: Tokenizer | None,
     folder: str | Path,
     progress: Progress = lambda done: None,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write the model's files into the existing `folder`; the caller makes the write atomic."""
+    """Write the model's files into the existing `folder`; the caller makes the write atomic.
+
+    With `weights`, these are saved instead of the current ones of the model.
+    """
     name = getattr(type(model), "registered_name", None)
     if name is None:
         raise InputError(f"{type(model).__name__} cannot be saved: it is not a registered model")
@@ -66,7 +70,7 @@ def save_model(
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters yields tied weights once, under their first name. Buffers are not saved: they are computed from
     # the config or, like the baseline of hard attention, are part of the training state.
-    write_tensors(dict(model.named_parameters()), folder / WEIGHTS, progress)
+    write_tensors(dict(model.named_parameters()) if weights is None else weights, folder / WEIGHTS, progress)
     if tokenizer is not None:
         tokenizer.save(folder)
 
@@ -78,9 +82,11 @@ class ModelFolder:
         self.path = path
 
     @cached_property
-    def elmo_files(self) -> tuple[Path, Path] | None:
-        """The (options, weights) files of the original ELMo release, which has no config.json."""
-        return None if (self.path / CONFIG).exists() else elmo_files(self.path)
+    def original(self) -> OriginalRelease | None:
+        """The model, if it is in files of another format, without a model_type in config.json."""
+        if (self.path / CONFIG).exists() and "model_type" in self.config_json:
+            return None
+        return next((release for find in ORIGINALS if (release := find(self.path)) is not None), None)
 
     @cached_property
     def config_json(self) -> dict[str, Any]:
@@ -89,7 +95,7 @@ class ModelFolder:
     @cached_property
     def is_own(self) -> bool:
         """Whether the folder was written by qkv: model_type alone is ambiguous."""
-        return self.elmo_files is None and self.config_json.get("library") == LIBRARY
+        return self.original is None and self.config_json.get("library") == LIBRARY
 
     @cached_property
     def family(self) -> Family:
@@ -99,8 +105,8 @@ class ModelFolder:
     @cached_property
     def network(self) -> type[Any]:
         """The model class."""
-        if self.elmo_files:
-            return Elmo
+        if self.original:
+            return self.original.network
         return self._of_model_type(registered("model")) if self.is_own else self.family.network
 
     @cached_property
@@ -110,6 +116,12 @@ class ModelFolder:
         values = {key: value for key, value in self.config_json.items() if key not in OWN_KEYS}
         with reading(path):
             return build(self.network.config_class, values, str(path))
+
+    @cached_property
+    def reads_speech(self) -> bool:
+        """Whether the model is a speech recognizer."""
+        encoder = getattr(self.config, "encoder", None) if self.is_own else None
+        return issubclass(self.network, Whisper) or getattr(getattr(encoder, "cls", None), "reads_speech", False)
 
     @cached_property
     def is_quantized(self) -> bool:
@@ -125,8 +137,8 @@ class ModelFolder:
 
     def load(self, device: torch.device, dtype: torch.dtype | None = None) -> Any:
         """Load the model in eval mode; see `load`."""
-        if self.elmo_files:
-            return load_elmo(*self.elmo_files, device, dtype)
+        if self.original:
+            return self.original.load(device, dtype)
         if not self.is_own:
             return load_released(self.path, self.family, self.config_json, device, dtype)
         if os.path.lexists(self.path / MANIFEST_FILE):
@@ -159,9 +171,9 @@ class ModelFolder:
 def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Any:
     """Load a saved model in eval mode, with `.config` and `.tokenizer` (None if the folder has none).
 
-    `folder` is a saved model, a training run, a Hugging Face directory of a supported family, a released ELMo, or
-    "owner/name" on the Hugging Face Hub. Names and shapes are checked against the file headers before memory is
-    allocated. Weights are converted to float32 unless `dtype` is given. The int8 weights of a quantized model
+    `folder` is a saved model, a training run, a Hugging Face directory of a supported family, a released ELMo, a file
+    of llama2.c, or "owner/name" on the Hugging Face Hub. Names and shapes are checked against the file headers before
+    memory is allocated. Weights are converted to float32 unless `dtype` is given. The int8 weights of a quantized model
     (`qkv convert --dtype int8`) stay in the file, which is mapped into memory.
     """
     return load_as(object, folder, device, dtype)
@@ -203,7 +215,7 @@ def locate(folder: str | Path) -> Path:
 
 def resolve(folder: Path) -> Path:
     """Return the folder itself if it is a saved model, else the best (or newest) checkpoint of the training run."""
-    if (folder / CONFIG).exists() or ModelFolder(folder).elmo_files:
+    if (folder / CONFIG).exists() or ModelFolder(folder).original:
         return folder
     if folder.is_file():
         raise InputError(f"{folder}: is a file; expected a folder with {CONFIG} and {WEIGHTS}{pickle_hint(folder)}")

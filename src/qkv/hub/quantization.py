@@ -16,18 +16,19 @@ from qkv.errors import InputError
 from qkv.hub.meta_model import empty_model
 from qkv.hub.tensors import StoredTensor, map_tensors
 from qkv.models.gpt2 import GPT2
+from qkv.models.llama import Llama
 from qkv.models.transformer import Transformer
 from qkv.nn.quantized import quantize_layers, quantized_layers
 from qkv.types import Tensor
 
 QUANTIZATION = "int8"
-QUANTIZABLE = (GPT2, Transformer)
+QUANTIZABLE = (GPT2, Llama, Transformer)
 
 
 def require_quantizable(network: type[Any]) -> None:
     """Raise unless models of this class can be quantized."""
     if not issubclass(network, QUANTIZABLE):
-        supported = " and ".join(supported.__name__ for supported in QUANTIZABLE)
+        supported = ", ".join(supported.__name__ for supported in QUANTIZABLE)
         raise InputError(f"{network.__name__} cannot be quantized to int8; supported: {supported}")
 
 

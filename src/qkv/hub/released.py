@@ -49,7 +49,11 @@ def load_released(
     require_model_memory(meta, folder)
     model = empty_model(family.network, config, dtype)
     with torch.no_grad():
-        for name, view in views(table, dict(model.named_parameters())).items():
+        parameters = dict(model.named_parameters())
+        for weight in table.weights:
+            if None in weight.theirs:
+                parameters[weight.ours].zero_()
+        for name, view in views(table, parameters).items():
             tensor, *copies = sources[name]
             for copy in copies:
                 if not torch.equal(copy.read(), tensor.read()):
@@ -64,9 +68,10 @@ def load_released(
 
 def write_released(model: Any, family: Family, folder: Path, progress: Progress = lambda done: None) -> None:
     """Write config.json and model.safetensors in the family's format into an existing folder."""
+    written = family.write_config(model.config)  # raises if the family has no such model
     tensors = views(family.weights(model.config), dict(model.named_parameters()))
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
-    config = {**family.write_config(model.config), "model_type": family.model_type, "torch_dtype": dtype}
+    config = {**written, "model_type": family.model_type, "torch_dtype": dtype}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     write_tensors(tensors, folder / WEIGHTS, progress)
 
@@ -74,7 +79,7 @@ def write_released(model: Any, family: Family, folder: Path, progress: Progress 
 def views(table: WeightMap, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return every released tensor, by name, as a view of our parameters; the map must be one to one."""
     ours = Counter(weight.ours for weight in table.weights)
-    names = Counter([*(name for weight in table.weights for name in weight.theirs), *table.copies])
+    names = Counter([*(name for weight in table.weights for name in weight.names), *table.copies])
     duplicates = {name for counts in (ours, names) for name, count in counts.items() if count > 1}
     assert not duplicates, f"duplicate names in the weight map: {sorted(duplicates)}"
     assert ours.keys() == parameters.keys(), (
@@ -83,8 +88,12 @@ def views(table: WeightMap, parameters: Mapping[str, Tensor]) -> dict[str, Tenso
     theirs: dict[str, Tensor] = {}
     for weight in table.weights:
         parameter = parameters[weight.ours]
-        rows = parameter.chunk(len(weight.theirs)) if len(weight.theirs) > 1 else (parameter,)
+        rows = (parameter,)
+        if len(weight.theirs) > 1:
+            rows = parameter.split(weight.rows or len(parameter) // len(weight.theirs))
         for name, part in zip(weight.theirs, rows, strict=True):
+            if name is None:
+                continue
             theirs[name] = part.T if weight.transposed else part[None] if weight.batched else part
     return theirs
 
@@ -97,7 +106,7 @@ def released_dtype(folder: Path) -> torch.dtype:
 
 def _match_tensors(folder: Path, table: WeightMap, stored: Mapping[str, StoredTensor]) -> dict[str, list[StoredTensor]]:
     """Map each released name to its stored tensor and the duplicates under other names; only names are compared."""
-    names = [name for weight in table.weights for name in weight.theirs]
+    names = [name for weight in table.weights for name in weight.names]
     tensors = _normalize_names(table, names, stored)
     sources = {}
     for name in names:

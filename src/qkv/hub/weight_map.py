@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -12,9 +13,15 @@ class Weight:
     """One of our parameters and the released tensors it consists of."""
 
     ours: str  # name in named_parameters()
-    theirs: tuple[str, ...]  # several are concatenated along dim 0, e.g. W_Q, W_K, W_V
+    theirs: tuple[str | None, ...]  # several are concatenated along dim 0, e.g. W_Q, W_K, W_V; None: zeros, not stored
     transposed: bool = False  # the file stores [in, out]
     batched: bool = False  # the file stores [1, ...]
+    rows: tuple[int, ...] = ()  # of each released tensor; by default equal parts
+
+    @property
+    def names(self) -> list[str]:
+        """The released tensors."""
+        return [name for name in self.theirs if name is not None]
 
 
 def pair(ours: str, *theirs: str, transposed: bool = False) -> list[Weight]:
@@ -45,3 +52,11 @@ class Family:
     read_config: Callable[[Mapping[str, Any], Collection[str]], Any]  # (config.json, tensor names) -> config
     write_config: Callable[[Any], dict[str, Any]]
     weights: Callable[[Any], WeightMap]  # config -> weight map
+
+
+@dataclass(frozen=True)
+class OriginalRelease:
+    """A model in files of another format, without a model_type in config.json."""
+
+    network: type[nn.Module]
+    load: Callable[[torch.device, torch.dtype | None], Any]

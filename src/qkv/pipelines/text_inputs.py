@@ -238,6 +238,9 @@ class TextBatch(TensorBatch):
     depth: Int[Tensor, "batch length"] | None = None  # of each token in its dependency tree
     distance: Int[Tensor, "batch length length"] | None = None  # between tokens in the tree
 
+    def count_tokens(self) -> int:
+        return int((self.targets != IGNORE).sum())
+
     @property
     def tree(self) -> TreePositions | None:
         return None if self.depth is None or self.distance is None else TreePositions(self.depth, self.distance)

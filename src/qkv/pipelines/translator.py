@@ -16,6 +16,7 @@ from qkv.generation import (
     Coverage,
     DecodingConstraints,
     GenerationConfig,
+    Grammar,
     Hypothesis,
     Request,
     Sampling,
@@ -48,6 +49,7 @@ class Source(NamedTuple):
     text: str
     encoding: Encoding
     tree: Tree | None = None
+    words: tuple[str, ...] = ()  # of a sentence to parse
 
 
 class Translator(DecoderPipeline):
@@ -60,8 +62,11 @@ class Translator(DecoderPipeline):
     task_description: ClassVar = "translation"
     model_class: ClassVar = EncoderDecoder
     model: EncoderDecoder[Any, Any]
+    grammar: Grammar[Any] | None = None  # of the outputs
 
     def setup(self) -> None:
+        if self.model.log_mel is not None:
+            raise InputError(f"{self.name}: is a speech recognizer: use qkv transcribe")
         self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer.target, self.model.config)
 
     @one_or_many
@@ -140,12 +145,15 @@ class Translator(DecoderPipeline):
         constraints = self._constraints(sources, config, prefix) if sources else None
         if self.engine is not None and not config.coverage_penalty and constraints is not None:
             requests = [
-                Request([self.special_tokens.begin], limit, config.min_new_tokens, tokens, source.encoding.ids, row_id)
+                Request(
+                    [self.special_tokens.begin], limit, config.min_new_tokens, tokens, source.encoding.ids, row_id,
+                    self.grammar_input(source, limit),
+                )
                 for source, limit, tokens, row_id in zip(
                     sources, constraints.per_row("max_new_tokens"), constraints.prefix_tokens, row_ids, strict=True
                 )
-            ]
-            tokens = Tokens(self.special_tokens.end, self.special_tokens.suppressed)
+            ]  # fmt: skip
+            tokens = Tokens(self.special_tokens.end, self.special_tokens.suppressed, grammar=self.grammar)
             results = self.engine.decode(requests, tokens, config, batch_size=batch_size)
             while some := list(islice(results, RESULTS_AT_ONCE)):
                 yield some
@@ -243,16 +251,27 @@ class Translator(DecoderPipeline):
         if target.special_tokens.unk in prefix_tokens:
             raise InputError(f"the prefix {printable(repr(prefix))} contains unknown tokens")
         least = max(config.min_new_tokens, len(prefix_tokens))
-        limits = [config.max_new_tokens or max(2 * len(source.encoding) + 50, least) for source in sources]
+        limits = [config.max_new_tokens or max(self.default_length(source), least) for source in sources]
+        limits = [min(limit, self.model.config.max_length) for limit in limits]
         return DecodingConstraints(
             batch=len(sources),
             begin=self.special_tokens.begin,
             end=self.special_tokens.end,
-            max_new_tokens=[min(limit, self.model.config.max_length) for limit in limits],
+            max_new_tokens=limits,
             min_new_tokens=config.min_new_tokens,
             suppress_tokens=self.special_tokens.suppressed,
             prefix_tokens=[prefix_tokens] * len(sources),
+            grammar=self.grammar,
+            grammar_inputs=[self.grammar_input(source, limit) for source, limit in zip(sources, limits, strict=True)],
         )
+
+    def default_length(self, source: Source) -> int:
+        """Most tokens of an output, if `max_new_tokens` is not set."""
+        return 2 * len(source.encoding) + 50
+
+    def grammar_input(self, source: Source, limit: int) -> Any:
+        """Input of the grammar for an output of at most `limit` tokens."""
+        return None
 
     def best(
         self,
@@ -269,9 +288,9 @@ class Translator(DecoderPipeline):
             progress(len(answers))
         return [answers[index] for index in range(len(texts))]
 
-    def fits(self, text: str) -> bool:
+    def fits(self, text: str | Tagged) -> bool:
         """Whether a text is within the model's maximum length."""
-        return len(self.tokenizer.source.encode(text, add_special_tokens=True)) <= self.model.config.max_length
+        return len(self.tokenizer.source.encode(text_of(text), add_special_tokens=True)) <= self.model.config.max_length
 
     def check(self, texts: Sequence[str | Tagged], first: int = 1) -> None:
         """Raise for the first text that cannot be translated; blank texts pass. Texts are numbered from `first`."""

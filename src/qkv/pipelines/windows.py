@@ -119,6 +119,9 @@ class WindowBatch(TensorBatch):
     targets: Int[Tensor, "batch 2"]  # positions of the first and the last token of the answer
     tokens: int  # number of windows
 
+    def count_tokens(self) -> int:
+        return int((self.targets[:, 0] != IGNORE).sum())
+
 
 def collate(windows: Sequence[QuestionWindow], pad: int, rows: int = 0, width: int = 0) -> WindowBatch:
     """Collate windows into a batch of at least `rows` x `width`."""

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from qkv.datasets.dataset import Dataset
 from qkv.datasets.tagged import Tagged, text_of
 from qkv.errors import InputError
+from qkv.hub.model_folder import ModelFolder
 from qkv.interpret.attention_probe import AttentionProbe
 from qkv.interpret.document_probe import DocumentProbe
 from qkv.interpret.episode_probe import EpisodeProbe
@@ -22,6 +23,8 @@ from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
 from qkv.nn.interfaces import EncoderDecoder, SequenceModel
 from qkv.pipelines.captioner import Captioner
+from qkv.pipelines.parser import Parser, can_parse
+from qkv.pipelines.recognizer import Recognizer
 from qkv.pipelines.translator import Translator
 from qkv.runtime.text import printable
 from qkv.visualize.attention_page import save_page
@@ -32,6 +35,7 @@ from qkv.visualize.figure import save_png
 from qkv.visualize.image_overlay import over_patches, save_picture_png
 from qkv.visualize.memory_figure import save_memory_png
 from qkv.visualize.selection import pick_map
+from qkv.visualize.speech_figure import save_speech_png
 from qkv.visualize.terminal import heat_map
 
 MAX_HEADING = 200  # characters of the source printed above its heat map
@@ -64,6 +68,11 @@ class View:
         self.reader: AttentionProbe | DocumentProbe | None = None  # truncates long texts
         self.layers = 0  # number of layers of the model, if a page may not hold all of them
 
+    @classmethod
+    def accepts(cls, folder: ModelFolder) -> bool:
+        """Return whether this is the view of a model."""
+        return issubclass(folder.network, cls.model_class)
+
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Return the answers of the model with their attention."""
         self.reader = AttentionProbe(self.run, device=self.device)
@@ -94,20 +103,40 @@ class View:
 
 
 class TranslationView(View):
-    """Decoding of an encoder-decoder model; by default of test examples."""
+    """Decoding of an encoder-decoder model, translator or parser; by default of test examples."""
 
     model_class = EncoderDecoder
     default_inputs = True
     options = View.options | {"count", "num_beams"}
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
-        """Translate the sources."""
+        """Translate or parse the sources."""
         translator = Translator(self.run, device=self.device)
+        if can_parse(translator.tokenizer):
+            translator = Parser(translator.model)
         if not sources:
             splits = self.load_data().splits
             name = next((name for name in splits if name.startswith("test")), "valid")
             sources = [pair.source_input for pair in splits[name][: options.count]]
         return translator(sources, num_beams=options.num_beams, attention=True)
+
+
+class SpeechView(View):
+    """Transcripts of recordings, one answer per window."""
+
+    model_class = EncoderDecoder
+    inputs = "a WAV file"
+    options = View.options - {"document"} | {"num_beams"}
+    save_png = staticmethod(save_speech_png)
+
+    @classmethod
+    def accepts(cls, folder: ModelFolder) -> bool:
+        return folder.reads_speech
+
+    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
+        """Transcribe the recordings."""
+        transcripts = Recognizer(self.run, device=self.device)(map(text_of, sources), num_beams=options.num_beams)
+        return [segment for transcript in transcripts for segment in transcript.segments]
 
 
 class CaptionView(View):
@@ -247,9 +276,9 @@ class MemoryView(View):
         return {"png": str(save_memory_png(answers[0], png or self.run / "memory.png"))}
 
 
-VIEWS = (TranslationView, CaptionView, PictureView, DocumentView, EpisodeView, GameView, MemoryView)
+VIEWS = (SpeechView, TranslationView, CaptionView, PictureView, DocumentView, EpisodeView, GameView, MemoryView)
 
 
-def find_view(network: type[Any]) -> type[View]:
-    """Return the view of a class of models."""
-    return next((view for view in VIEWS if issubclass(network, view.model_class)), View)
+def find_view(folder: ModelFolder) -> type[View]:
+    """Return the view of a model."""
+    return next((view for view in VIEWS if view.accepts(folder)), View)

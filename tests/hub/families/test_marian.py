@@ -92,9 +92,7 @@ def test_logits_hidden_states_and_attention_equal_transformers(tmp_path, changes
     encoded, decoded = [], []
     for states, stack in ((encoded, ours.encoder), (decoded, ours.decoder)):
         for block in stack:
-            block.register_forward_hook(
-                lambda block, _, out, states=states: states.append(out if block in ours.encoder else out[0])
-            )
+            block.register_forward_hook(lambda block, _, out, states=states: states.append(out))
     with qkv.watch(ours) as seen:
         close(ours(source, target, lengths), expected.logits)
     for state, known in zip(encoded, expected.encoder_hidden_states[1:], strict=True):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from qkv.config import Config, build, require
+from qkv.config import Config, Term, build, require
 from qkv.errors import InputError
 from qkv.registry import nearest
 from qkv.runtime.text import printable
@@ -81,12 +81,24 @@ def write_labels(names: Sequence[str], count: int) -> dict[str, Any]:
 
 
 def require_supported(
-    config: Any, family: str, position: str = "learned", scores: Sequence[str] = ("scaled_dot",)
+    config: Any,
+    family: str,
+    position: str | dict[str, Any] = "learned",
+    scores: Sequence[str] = ("scaled_dot",),
+    norm: str | None = None,
 ) -> None:
-    """Raise if transformers has no counterpart for the attention of this config."""
-    supported = {"position": (position,), "score": scores, "align": ("softmax", "soft")}
+    """Raise if transformers has no counterpart for the attention and the blocks of this config.
+
+    `norm` is that of the family, by default the one of the model.
+    """
+    fields = type(config).model_fields
+    supported: dict[str, Sequence[Any]] = {"position": (position,), "score": scores, "align": ("softmax", "soft")}
+    supported |= {key: (fields[key].default,) for key in ("norm", "residual", "ffn", "causal") if key in fields}
+    if norm is not None:
+        supported["norm"] = (norm,)
     for key, values in supported.items():
-        value = getattr(config, key).to_data()
+        value = getattr(config, key)
+        value = value.to_data() if isinstance(value, Term) else value
         require(
             value in values,
             f"transformers' {family} requires {key} {' or '.join(map(repr, values))}, but this model has {value!r}",

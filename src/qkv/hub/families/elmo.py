@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from qkv.config import build
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.meta_model import meta_model, require_model_memory
+from qkv.hub.weight_map import OriginalRelease
 from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.registry import nearest
 from qkv.runtime.documents import open_bytes, read_object, reading
@@ -86,6 +88,12 @@ def write_elmo(model: Elmo, folder: Path, progress: Progress = lambda done: None
             written += part.numel()
             progress(written * torch.float32.itemsize)
     return written
+
+
+def find_elmo(folder: Path) -> OriginalRelease | None:
+    """Return the model of a released ELMo folder, or None."""
+    files = elmo_files(folder)
+    return None if files is None else OriginalRelease(Elmo, partial(load_elmo, *files))
 
 
 def elmo_files(folder: Path) -> tuple[Path, Path] | None:

@@ -87,10 +87,8 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
 
 def weights(config: TransformerConfig) -> WeightMap:
     """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
-    require_supported(config, "marian", position="sinusoidal_halves")
-    for key, value in {"norm": "post", "tree": "none"}.items():
-        current = getattr(config, key)
-        require(current == value, f"transformers' marian requires {key} {value!r}, but this model has {current!r}")
+    require_supported(config, "marian", position="sinusoidal_halves", norm="post")
+    require(config.tree == "none", f"transformers' marian requires tree 'none', but this model has {config.tree!r}")
     table, copies = _embeddings(config)
     for number in range(config.encoder_layers):
         ours, theirs = f"encoder.{number}", f"model.encoder.layers.{number}"

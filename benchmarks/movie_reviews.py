@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.timing import tell
 from qkv import __version__
-from qkv.datasets.corpora.movie_reviews import FOLDS
+from qkv.datasets.corpora.text.movie_reviews import FOLDS
 from qkv.experiments.results import Measure, Record, append_record
 from qkv.runtime import provenance
 from tests.datasets.build import load

@@ -74,8 +74,8 @@ def measure(arguments: argparse.Namespace) -> None:
     from qkv.datasets.dataset import TextDataset
     from qkv.models.gpt2 import GPT2, GPT2Config
     from qkv.registry import lookup
+    from qkv.tasks.base.train_config import TrainConfig
     from qkv.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
-    from qkv.tasks.train_config import TrainConfig
     from qkv.training.distributed import SplitTrainStep, is_main, parallelize, process_group, split, world_size
     from qkv.training.optimizer import build_optimizer
     from qkv.training.step import TrainStep

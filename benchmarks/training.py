@@ -42,7 +42,7 @@ from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.models.vit import ViT, ViTConfig
 from qkv.nn import fast
 from qkv.nn.losses import linear_cross_entropy, mean_cross_entropy
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.tokenizers.trained import BEGIN, END, SPECIAL
 from qkv.training.environment import has_bfloat16_products
 from qkv.training.optimizer import build_optimizer

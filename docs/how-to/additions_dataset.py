@@ -5,7 +5,7 @@ from pydantic import Field
 
 import qkv
 from qkv.datasets.dataset import PairConfig, PairDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 
 
 @qkv.register("dataset", "additions")

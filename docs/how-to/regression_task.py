@@ -6,7 +6,7 @@ import qkv
 from qkv.datasets.dataset import PairDataset
 from qkv.metrics import Metric
 from qkv.nn.interfaces import TextEncoder
-from qkv.tasks.example_task import ExampleTask
+from qkv.tasks.base.example_task import ExampleTask
 
 
 @qkv.register("task", "regression")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.cli import generate, translate
+from qkv.cli.commands import generate, translate
 from qkv.hub import convert, save_model
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.transformer import Transformer, TransformerConfig

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import typer
 
-from qkv.cli import demo
+from qkv.cli.commands import demo
 from qkv.cli.main import app
-from qkv.datasets.corpora import dates
-from qkv.datasets.corpora.dates import generate
+from qkv.datasets.corpora.synthetic import dates
+from qkv.datasets.corpora.synthetic.dates import generate
 from qkv.errors import NotFinite
 from qkv.registry import registered
 

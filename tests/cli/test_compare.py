@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from qkv.datasets.dataset import PairDataset, TextDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.experiments.results import RESULTS, append_record, read_records
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, write_manifest
 from qkv.registry import lookup

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.cli import generate
+from qkv.cli.commands import generate
 from qkv.hub import save_model
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.tokenizers import CharTokenizer

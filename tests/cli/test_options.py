@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import qkv as library
-from qkv.cli import caption, encoders, evaluate, generate, parse, translate, view
+from qkv.cli.commands import caption, encoders, evaluate, generate, parse, translate, view
 from qkv.generation import GenerationConfig, Sampling
 from qkv.pipelines.image_classifier import ImageClassifier
 from qkv.visualize.views import VIEWS, View, ViewOptions

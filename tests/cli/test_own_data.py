@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.tagged import Tagged
 from qkv.pipelines.translator import Translator
 
 SQUAD = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets.trees import Tree
+from qkv.datasets.examples.trees import Tree
 from qkv.hub.model_folder import save_model
 from tests.pipelines.parsers import transformer_parser
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from qkv.cli.catalog import FROM_DATA, format_rows, recipe_keys
+from qkv.cli.commands.catalog import FROM_DATA, format_rows, recipe_keys
 from qkv.cli.main import app
 from qkv.registry import describe, registered
 from qkv.training.recipe import read_recipe, recipe_info, recipe_names
@@ -102,7 +102,7 @@ def test_models_show_prints_the_keys_of_a_model(qkv: Command) -> None:
 
 def test_a_wide_table_is_wrapped_in_a_narrow_terminal() -> None:
     rows = [["x" * 20, "word " * 20]]
-    code = f"from qkv.cli.catalog import format_rows; print(*format_rows(['a', 'b'], {rows}), sep='\\n')"
+    code = f"from qkv.cli.commands.catalog import format_rows; print(*format_rows(['a', 'b'], {rows}), sep='\\n')"
     terminal, child = pty.openpty()
     environment = {**os.environ, "COLUMNS": "40"}
     done = subprocess.run([sys.executable, "-c", code], stdout=child, env=environment, timeout=60)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets import large_text
-from qkv.datasets.token_shards import shard_path
+from qkv.datasets.shards import large_text
+from qkv.datasets.shards.token_shards import shard_path
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 from tests.training.stopping import assert_bit_equal, stop_after

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.cli.sweep import parse_factors, split_values
+from qkv.cli.commands.sweep import parse_factors, split_values
 from qkv.errors import InputError
 from qkv.experiments import sweep_workers
 from qkv.experiments.sweep_workers import TrialJob

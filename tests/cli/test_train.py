@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qkv.datasets.corpora.dates import generate
+from qkv.datasets.corpora.synthetic.dates import generate
 from qkv.errors import InputError
 from qkv.hub.model_folder import checkpoints_in
 from qkv.training import job

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from qkv.cli.main import app
 from qkv.datasets.dataset import EpisodeDataset
-from qkv.datasets.episodes import FewShotDataset
+from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.errors import InputError
 from qkv.registry import lookup
 from qkv.training import job

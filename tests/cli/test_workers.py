@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.cli import generate, translate
+from qkv.cli.commands import generate, translate
 from qkv.errors import InputError
 from qkv.runtime import cluster
 from qkv.runtime.cluster import Placement, place_workers
@@ -26,7 +26,7 @@ NAMES = ["a.txt", "b.txt", "c.txt"]
 # Workers load the plug-ins of the command. This one makes a job long enough to be killed in the middle.
 SLOW = """
 import time
-from qkv.cli import generate, translate
+from qkv.cli.commands import generate, translate
 
 def slow(function):
     def call(*values):
@@ -38,7 +38,7 @@ translate._translate, generate._generate = slow(translate._translate), slow(gene
 """
 DEADLY = """
 import os
-from qkv.cli import translate
+from qkv.cli.commands import translate
 
 original = translate._translate
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets.abc_notation import parse_tune
+from qkv.datasets.formats.abc_notation import parse_tune
 from qkv.errors import InputError
 
 C, D, E, F, G, A, B = 60, 62, 64, 65, 67, 69, 71

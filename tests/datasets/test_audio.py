@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.datasets import audio
-from qkv.datasets.audio import WavFile
+from qkv.datasets.formats import audio
+from qkv.datasets.formats.audio import WavFile
 from qkv.errors import InputError
 
 VALUES = np.array([[0.0, 0.5], [-1.0, 0.25], [0.75, -0.5], [-0.25, -0.25]])  # exact in 8 bits

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from qkv.datasets.corpora.bit_sequences import (
+from qkv.datasets.corpora.synthetic.bit_sequences import (
     Copy,
     Recall,
     RepeatCopy,

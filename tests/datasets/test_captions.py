@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from qkv.datasets.captions import read_features
+from qkv.datasets.examples.captions import read_features
 from qkv.errors import InputError
 from tests.datasets.build import dataset, load
 

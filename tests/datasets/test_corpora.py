@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets.corpora import cmudict, multi30k, tatoeba
+from qkv.datasets.corpora.text import cmudict, multi30k, tatoeba
 from qkv.datasets.dataset import DatasetConfig, PairDataset, TextDataset
 from qkv.datasets.dataset_cache import DatasetCache
-from qkv.datasets.pair import Pair
-from qkv.datasets.text_files import split_by_source
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.formats.text_files import split_by_source
 from qkv.errors import InputError
 from qkv.registry import registered
-from qkv.tasks.task import train_tokenizer
+from qkv.tasks.base.task import train_tokenizer
 from qkv.tokenizers.trained import UNK
 from tests.datasets.build import dataset, load
 

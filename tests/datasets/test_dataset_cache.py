@@ -14,8 +14,8 @@ from threading import Thread
 import pytest
 
 from qkv.datasets import dataset_cache as module
-from qkv.datasets.archive import unpack, unpack_members
 from qkv.datasets.dataset_cache import DataFile, DatasetCache, cache_folder
+from qkv.datasets.formats.archive import unpack, unpack_members
 from qkv.errors import InputError
 from qkv.runtime.download import DownloadError, download
 

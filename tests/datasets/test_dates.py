@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from qkv.datasets.corpora.dates import (
+from qkv.datasets.corpora.synthetic.dates import (
     FIRST_DAY,
     FORMATS,
     LANGUAGES,
@@ -18,9 +18,9 @@ from qkv.datasets.corpora.dates import (
     Format,
     generate,
 )
-from qkv.datasets.pair import Pair
-from qkv.datasets.text_files import Split
-from qkv.datasets.text_files import split_of as split_of_text
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.formats.text_files import Split
+from qkv.datasets.formats.text_files import split_of as split_of_text
 
 SPLITS = get_args(Split)
 

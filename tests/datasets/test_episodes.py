@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qkv.datasets.corpora.bandits import Bandits
+from qkv.datasets.corpora.synthetic.bandits import Bandits
 from qkv.datasets.counter_rng import CounterRNG
 from qkv.datasets.dataset import BanditDataset, EpisodeDataset
-from qkv.datasets.episodes import FewShotDataset
+from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.errors import InputError
 from tests.limits import count_calls
 

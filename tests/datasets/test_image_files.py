@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from qkv.datasets.images import MAX_PIXELS, MAX_SCANS, MAX_SIDE, read_image
+from qkv.datasets.formats.images import MAX_PIXELS, MAX_SCANS, MAX_SIDE, read_image
 from qkv.errors import InputError
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
@@ -113,7 +113,7 @@ def test_invalid_images_are_rejected_with_a_one_line_error(tmp_path):
 def test_too_long_sides_are_rejected_before_decoding(tmp_path, monkeypatch, suffix, tall):
     size = (1, MAX_SIDE + 1) if tall else (MAX_SIDE + 1, 1)
     if suffix == "gif":  # which cannot say so
-        monkeypatch.setattr("qkv.datasets.images.MAX_SIDE", 100)
+        monkeypatch.setattr("qkv.datasets.formats.images.MAX_SIDE", 100)
         size = (1, 101) if tall else (101, 1)
     saved(Image.new("L", size), tmp_path / f"a.{suffix}")
     monkeypatch.setattr(Image.Image, "load", lambda image: pytest.fail("decoded"))
@@ -134,7 +134,7 @@ def test_converting_in_parts_is_converting_at_once(tmp_path, monkeypatch, mode, 
     image = Image.fromarray(pixels.view(np.uint16)[..., 0].copy()) if mode == "I;16" else image.convert(mode)
     path = saved(image, tmp_path / "a.png")
     whole = read_image(path, channels, 20, 20)
-    monkeypatch.setattr("qkv.datasets.images.ROWS", 7)
+    monkeypatch.setattr("qkv.datasets.formats.images.ROWS", 7)
     assert (read_image(path, channels, 20, 20) == whole).all()
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.datasets.corpora import fashion_mnist
-from qkv.datasets.corpora.fashion_mnist import FashionMNIST
+from qkv.datasets.corpora.images import fashion_mnist
+from qkv.datasets.corpora.images.fashion_mnist import FashionMNIST
 from qkv.datasets.dataset import ImageDataset
 from qkv.datasets.dataset_cache import DataFile
-from qkv.datasets.images import LabeledImages, parse_idx
+from qkv.datasets.formats.images import LabeledImages, parse_idx
 from qkv.errors import InputError
 from tests.datasets.build import load
 

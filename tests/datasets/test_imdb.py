@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets.corpora import imdb
+from qkv.datasets.corpora.text import imdb
 from qkv.errors import InputError
 from tests.datasets.build import load
 

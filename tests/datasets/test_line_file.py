@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets import text_files
-from qkv.datasets.text_files import LineFile, read_lines
+from qkv.datasets.formats import text_files
+from qkv.datasets.formats.text_files import LineFile, read_lines
 from qkv.errors import InputError
 
 CONTENTS = [

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from qkv.config import build
-from qkv.datasets.corpora.movie_reviews import MovieReviews
-from qkv.datasets.pair import Pair
+from qkv.datasets.corpora.text.movie_reviews import MovieReviews
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.registry import lookup
 from tests.datasets.build import load

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.datasets.corpora import omniglot
-from qkv.datasets.corpora.omniglot import Omniglot
+from qkv.datasets.corpora.images import omniglot
+from qkv.datasets.corpora.images.omniglot import Omniglot
 from qkv.datasets.dataset_cache import cache_folder
 from tests.datasets.build import load
 

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from qkv.datasets.permutation import LazyBatches, Permutation, permuted_batches
+from qkv.datasets.shards.permutation import LazyBatches, Permutation, permuted_batches
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 16, 17, 255, 256, 257, 1000, 65_537])

@@ -5,7 +5,7 @@ import sysconfig
 
 import pytest
 
-from qkv.datasets.corpora.python_stdlib import split_of
+from qkv.datasets.corpora.text.python_stdlib import split_of
 from qkv.errors import InputError
 from tests.datasets.build import load
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.datasets.corpora import dates
+from qkv.datasets.corpora.synthetic import dates
 from qkv.datasets.dataset import Dataset, DatasetConfig, PairDataset, TextDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.registry import registered
 from qkv.training.recipe import Recipe

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from qkv.datasets.corpora import shapes
+from qkv.datasets.corpora.synthetic import shapes
 from qkv.errors import InputError
 
 

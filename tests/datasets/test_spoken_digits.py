@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkv.datasets.corpora import spoken_digits
-from qkv.datasets.corpora.spoken_digits import FSDD, PEAK, WORDS, AudioMNIST
+from qkv.datasets.corpora.audio import spoken_digits
+from qkv.datasets.corpora.audio.spoken_digits import FSDD, PEAK, WORDS, AudioMNIST
 from qkv.datasets.dataset_cache import cache_folder
 from qkv.errors import InputError
 

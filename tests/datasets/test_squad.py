@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qkv.datasets.squad import Passage, Question, parse_squad
+from qkv.datasets.examples.squad import Passage, Question, parse_squad
 from qkv.errors import InputError
 
 TEXT = "The cat sat on the mat."

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qkv.datasets.dataset import TaggedDataset
-from qkv.datasets.tagged import Tagged, parse_columns, parse_conllu
+from qkv.datasets.examples.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
 from tests.datasets.build import dataset, load
 

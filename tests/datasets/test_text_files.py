@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.datasets.dataset import PairDataset
-from qkv.datasets.pair import Pair
-from qkv.datasets.tagged import Tagged
-from qkv.datasets.text_files import decode_lines, digest, hold_out, read_lines, read_pairs
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.tagged import Tagged
+from qkv.datasets.formats.text_files import decode_lines, digest, hold_out, read_lines, read_pairs
 from qkv.errors import InputError
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.datasets import text_source
-from qkv.datasets.text_source import Part, TextSource, find_files, open_text
+from qkv.datasets.shards import text_source
+from qkv.datasets.shards.text_source import Part, TextSource, find_files, open_text
 from qkv.errors import InputError
 
 DOCUMENTS = ["One short document.", "Another,\nof two lines.", "Grüße aus Köln 👋", "the last   one"]

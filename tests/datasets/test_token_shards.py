@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkv.datasets.text_source import TextSource
-from qkv.datasets.token_shards import (
+from qkv.datasets.shards.text_source import TextSource
+from qkv.datasets.shards.token_shards import (
     INDEX,
     BuildPlan,
     TokenShards,
@@ -109,7 +109,7 @@ def test_errors_in_a_process_are_reported(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from qkv.datasets import token_shards
+from qkv.datasets.shards import token_shards
 from tests.datasets.test_token_shards import CharTokenizer, TEXT, build, plan_of
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

@@ -5,9 +5,17 @@ import random
 
 import pytest
 
-from qkv.datasets.corpora.gum import GUM
+from qkv.datasets.corpora.text.gum import GUM
 from qkv.datasets.dataset import TreeDataset
-from qkv.datasets.trees import MAX_DEPTH, MAX_SYMBOL, MAX_WORDS, Constituent, Tree, escape_brackets, parse_trees
+from qkv.datasets.examples.trees import (
+    MAX_DEPTH,
+    MAX_SYMBOL,
+    MAX_WORDS,
+    Constituent,
+    Tree,
+    escape_brackets,
+    parse_trees,
+)
 from qkv.datasets.user_files import UserTrees
 from qkv.errors import InputError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from qkv.cli.encoders import _read_questions
+from qkv.cli.commands.encoders import _read_questions
 from qkv.cli.texts import read_texts
 from qkv.datasets.dataset import (
     CaptionDataset,
@@ -21,7 +21,7 @@ from qkv.datasets.dataset import (
     TextDataset,
 )
 from qkv.errors import InputError
-from qkv.tasks.task import train_tokenizer
+from qkv.tasks.base.task import train_tokenizer
 from tests.datasets.build import dataset, load
 
 WORD_LIST = ("rain", "wind", "snow", "café", "夏")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from qkv.datasets.dataset import Dataset
-from qkv.datasets.pair import Pair
-from qkv.datasets.text_files import read_pairs
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.formats.text_files import read_pairs
 from qkv.errors import InputError
 from tests.datasets.build import dataset
 from tests.datasets.build import load as load_dataset
@@ -168,7 +168,7 @@ def test_paths_are_made_absolute_and_links_are_kept(tmp_path, monkeypatch):
 
 
 def test_features_are_read_from_a_regular_file_only(tmp_path):
-    from qkv.datasets.captions import read_features
+    from qkv.datasets.examples.captions import read_features
 
     os.mkfifo(tmp_path / "features.safetensors")
     with pytest.raises(InputError, match="pipe"):

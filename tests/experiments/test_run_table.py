@@ -15,8 +15,8 @@ from qkv.experiments.run_table import run_tables, sections, terminal, train_comm
 from qkv.experiments.sweep import Evaluate
 from qkv.training import job
 from qkv.training.recipe import read_recipe
-from qkv.visualize.comparison_page import Section, save_comparison
 from qkv.visualize.curves import sparkline
+from qkv.visualize.pages.comparison_page import Section, save_comparison
 
 from .records import record
 

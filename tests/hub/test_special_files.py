@@ -17,7 +17,7 @@ import torch
 from safetensors.numpy import save_file
 from tokenizers import ByteLevelBPETokenizer
 
-from qkv.datasets.captions import feature_names
+from qkv.datasets.examples.captions import feature_names
 from qkv.errors import InputError
 from qkv.hub import checkpoint_manifest as manifest
 from qkv.hub.conversion import convert

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from qkv.attention import TreePositions, Trees, watch
 from qkv.cli.main import app
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
 from qkv.interpret import attention_probe
 from qkv.interpret.attention_probe import AttentionProbe

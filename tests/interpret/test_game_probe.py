@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qkv.attention import watch
-from qkv.datasets.corpora.bandits import Bandits
+from qkv.datasets.corpora.synthetic.bandits import Bandits
 from qkv.errors import InputError
 from qkv.interpret.game_probe import GameProbe
 from qkv.models.snail import SNAILPolicy, SNAILPolicyConfig

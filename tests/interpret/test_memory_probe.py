@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import qkv
-from qkv.datasets.corpora.bit_sequences import Copy, RepeatCopy
+from qkv.datasets.corpora.synthetic.bit_sequences import Copy, RepeatCopy
 from qkv.errors import InputError
 from qkv.hub.model_folder import save_model
 from qkv.interpret.memory_probe import MemoryProbe
-from qkv.models.lstm_memory import LSTMMemory, LSTMMemoryConfig
-from qkv.models.ntm import NTM, NTMConfig
+from qkv.models.memory.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.memory.ntm import NTM, NTMConfig
 
 PUZZLE = Copy(bits=3)
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from qkv.datasets.trees import Tree
+from qkv.datasets.examples.trees import Tree
 from qkv.metrics.bracket_metrics import bracket_scores, brackets
 
 # The trees of EVALB's own sample, and the brackets that it counts: matched, in the reference and in the prediction.

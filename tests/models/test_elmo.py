@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from qkv.config import Term, build
 from qkv.datasets.dataset import LabeledTextDataset, TaggedDataset
-from qkv.datasets.pair import Pair
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError, ShapeError
 from qkv.hub import load, save_model
 from qkv.models.elmo import LABEL_HEADS, PRESETS, Elmo, ElmoConfig, ScalarMix

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import qkv
 from qkv.datasets.dataset import LabeledTextDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.hub import load, save_model
 from qkv.models.linformer import LengthProjection, Linformer, LinformerConfig, LowRankAttention, Sharing

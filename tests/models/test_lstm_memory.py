@@ -7,7 +7,7 @@ from torch import nn
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.hub.model_folder import save_model
-from qkv.models.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.memory.lstm_memory import LSTMMemory, LSTMMemoryConfig
 from qkv.training.recipe import read_recipe
 
 

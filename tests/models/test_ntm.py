@@ -12,8 +12,8 @@ import qkv
 from qkv.errors import InputError, ShapeError
 from qkv.hub import load
 from qkv.hub.model_folder import save_model
-from qkv.models.lstm_memory import LSTMMemory, LSTMMemoryConfig
-from qkv.models.ntm import INITIAL_MEMORY, NTM, NTMConfig
+from qkv.models.memory.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.memory.ntm import INITIAL_MEMORY, NTM, NTMConfig
 from qkv.nn.interfaces import select
 
 SIZES = {

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from qkv import registry
 from qkv.config import Term, parse_term
 from qkv.errors import ConfigError
-from qkv.nn.encoders import ConvEncoder, EncoderSizes, RNNEncoder, TransformerEncoder
+from qkv.nn.encoders.source_encoders import ConvEncoder, EncoderSizes, RNNEncoder, TransformerEncoder
 from qkv.nn.interfaces import EncodedStates, SourceEncoder
 from qkv.registry import registered
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv.errors import ShapeError
-from qkv.nn.image_encoder import Convolutions, Features, ImageEncoder, ImageSizes, PatchTransformer
+from qkv.nn.encoders.image_encoder import Convolutions, Features, ImageEncoder, ImageSizes, PatchTransformer
 
 
 def gelu(x: float) -> float:

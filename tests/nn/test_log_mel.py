@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qkv.errors import ShapeError
-from qkv.nn.log_mel import LogMel, mel_filters, resample
+from qkv.nn.encoders.log_mel import LogMel, mel_filters, resample
 
 
 def speech(samples: int, seed: int = 0) -> np.ndarray:

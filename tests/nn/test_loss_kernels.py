@@ -5,8 +5,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from qkv.nn import loss_kernels
-from qkv.nn.loss_kernels import cross_entropy_rows
+from qkv.nn.kernels import loss_kernels
+from qkv.nn.kernels.loss_kernels import cross_entropy_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # on a CPU through Triton's interpreter
 

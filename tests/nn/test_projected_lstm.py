@@ -40,7 +40,7 @@ def test_the_switch_uses_the_plain_version(monkeypatch):
 
 def test_the_kernels_of_a_step_equal_the_operations_of_pytorch():
     pytest.importorskip("triton")
-    from qkv.nn import lstm_kernels
+    from qkv.nn.kernels import lstm_kernels
 
     torch.manual_seed(0)
     gates, x, cell = 2 * torch.randn(2, 3, 28), torch.randn(2, 3, 28), torch.randn(2, 3, 7)

@@ -16,7 +16,7 @@ from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.translator import Translator
 from qkv.tokenizers import WordTokenizer
 from qkv.tokenizers.trained import END
-from qkv.visualize.caption_page import save_captions
+from qkv.visualize.pages.caption_page import save_captions
 
 TOKENIZER = WordTokenizer.train(["a red circle above a small blue square"])
 SMALL = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import qkv
-from qkv.datasets.tagged import Tagged
-from qkv.datasets.trees import MAX_WORDS, Tree
+from qkv.datasets.examples.tagged import Tagged
+from qkv.datasets.examples.trees import MAX_WORDS, Tree
 from qkv.errors import InputError
 from qkv.hub.model_folder import save_model
 from qkv.models.transformer import Transformer, TransformerConfig

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.datasets.squad import Passage, Question
+from qkv.datasets.examples.squad import Passage, Question
 from qkv.errors import InputError
 from qkv.pipelines.question_answerer import QuestionAnswerer
 from qkv.pipelines.text_inputs import ExampleEncoder

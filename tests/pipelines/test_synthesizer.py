@@ -5,7 +5,7 @@ import wave
 import numpy as np
 import pytest
 
-from qkv.datasets.abc_notation import parse_tune
+from qkv.datasets.formats.abc_notation import parse_tune
 from qkv.errors import InputError
 from qkv.pipelines.synthesizer import RATE, frequency, play_abc, synthesize
 

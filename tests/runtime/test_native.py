@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models
 
-from qkv.datasets.images import read_image
+from qkv.datasets.formats.images import read_image
 from qkv.errors import InputError
 from qkv.runtime.native import silence_native_stderr
 from qkv.tokenizers.library import PretrainedTokenizer

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from qkv.datasets.captions import Captions, Named
 from qkv.datasets.dataset import CaptionDataset, Dataset
+from qkv.datasets.examples.captions import Captions, Named
 
 CORNERS = ("upper left", "upper right", "lower left", "lower right")
 

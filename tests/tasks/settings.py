@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from qkv.registry import lookup
-from qkv.tasks.task import Task
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.task import Task
+from qkv.tasks.base.train_config import TrainConfig
 
 
 def prepare(task_class: type[Task], data: Any, tokenizer: Any, model: Any, seed: int = 0, **settings: Any) -> Any:

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from qkv.cli.evaluate import evaluate
-from qkv.datasets.corpora.bit_sequences import Copy, Puzzle, RepeatCopy, Sequences, Stream
+from qkv.cli.commands.evaluate import evaluate
+from qkv.datasets.corpora.synthetic.bit_sequences import Copy, Puzzle, RepeatCopy, Sequences, Stream
 from qkv.datasets.dataset import Dataset, SequenceDataset
 from qkv.errors import InputError
-from qkv.models.lstm_memory import LSTMMemory, LSTMMemoryConfig
-from qkv.models.ntm import NTM, NTMConfig
+from qkv.models.memory.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.memory.ntm import NTM, NTMConfig
 from qkv.tasks.algorithmic import AlgorithmicTask, SequenceBatch
 from qkv.training import job
 from qkv.training.optimizer import adamw

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.datasets.corpora.bandits import Bandits
+from qkv.datasets.corpora.synthetic.bandits import Bandits
 from qkv.datasets.dataset import BanditDataset
 from qkv.errors import InputError
 from qkv.models.snail import SNAILPolicy, SNAILPolicyConfig

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import LabeledTextDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.tasks.bilm import BiLMTask, SentenceBatch

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.datasets.captions import Captions
 from qkv.datasets.dataset import CaptionDataset, Dataset
+from qkv.datasets.examples.captions import Captions
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig

@@ -10,7 +10,7 @@ import torch
 import qkv
 from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import LabeledTextDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.interpret.attention_probe import AttentionProbe
 from qkv.interpret.document_probe import DocumentProbe

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import EpisodeDataset
-from qkv.datasets.episodes import FewShotDataset
+from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.models.snail import SNAIL, SNAILConfig
 from qkv.registry import lookup
 from qkv.tasks.few_shot import EVAL_SEED, FewShotTask, scores

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import ImageDataset
-from qkv.datasets.images import LabeledImages
+from qkv.datasets.formats.images import LabeledImages
 from qkv.models.vit import ViT, ViTConfig
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.registry import lookup

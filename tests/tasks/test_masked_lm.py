@@ -10,11 +10,11 @@ import torch
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.models.bert import Bert, BertConfig
+from qkv.tasks.base.masking import IGNORE
 from qkv.tasks.masked_lm import MaskedLMTask, TokenizedCorpus
-from qkv.tasks.masking import IGNORE
 from qkv.tokenizers import CharTokenizer, WordPieceTokenizer
 from qkv.tokenizers.sentences import split_sentences
 from tests.tasks.settings import prepare

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.tasks.masking import IGNORE, mask_tokens
+from qkv.tasks.base.masking import IGNORE, mask_tokens
 
 MASK, SPECIAL, SIZE = 4, 5, 1000
 RANDOM_TOKENS = torch.arange(SPECIAL, SIZE)

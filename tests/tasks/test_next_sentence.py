@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.errors import InputError
-from qkv.tasks.masking import sentence_pairs
+from qkv.tasks.base.masking import sentence_pairs
 
 MAX_TOKENS = 40
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import Dataset, LabeledTextDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.pipelines.generator import Generator

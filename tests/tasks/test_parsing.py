@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from qkv.datasets.trees import Tree
+from qkv.datasets.examples.trees import Tree
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.pipelines.parser import Parser
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.tasks.parsing import ParsingConfig, ParsingTask
-from qkv.tasks.train_config import TrainConfig
 from qkv.training.recipe import Recipe
 from tests.pipelines.parsers import DATA, TREES, parsing_tokenizer
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.datasets.dataset import QuestionDataset
-from qkv.datasets.squad import Passage, Question
+from qkv.datasets.examples.squad import Passage, Question
 from qkv.errors import InputError
 from qkv.models.bert import Bert, BertConfig
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder

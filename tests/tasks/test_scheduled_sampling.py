@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from qkv.datasets.dataset import PairDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.nn.interfaces import predicted_tokens
-from qkv.tasks.scheduled_sampling import ScheduledSampling
+from qkv.tasks.base.scheduled_sampling import ScheduledSampling
 from qkv.tasks.translation import TranslationTask
 from tests.models.contract import CASES
 from tests.tasks.settings import prepare, tokenizer_of

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import TaggedDataset
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
 from qkv.pipelines.tagger import encode_sentences, predict_tags
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder

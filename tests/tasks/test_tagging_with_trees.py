@@ -7,7 +7,7 @@ import torch
 
 from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import Dataset, TaggedDataset
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
 from qkv.models.bert import Bert, BertConfig
 from qkv.pipelines.tagger import Tagger, encode_sentences, predict_tags

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import LabeledTextDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder

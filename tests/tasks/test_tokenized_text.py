@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.datasets import large_text
 from qkv.datasets.dataset import TextDataset
-from qkv.datasets.large_text import LargeText, recorded_sha256, tokenized_folder
+from qkv.datasets.shards import large_text
+from qkv.datasets.shards.large_text import LargeText, recorded_sha256, tokenized_folder
 from qkv.datasets.user_files import UserText
 from qkv.errors import InputError
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
-from qkv.tasks import tokenized_text
+from qkv.tasks.base import tokenized_text
+from qkv.tasks.base.task import train_tokenizer
+from qkv.tasks.base.tokenized_text import TokenizedText
 from qkv.tasks.language_modeling import LanguageModelingTask
 from qkv.tasks.packed_lm import PackedLMTask
-from qkv.tasks.task import train_tokenizer
-from qkv.tasks.tokenized_text import TokenizedText
 from qkv.tokenizers import BPETokenizer, CharTokenizer
 from qkv.tokenizers.trained import END
 from tests.tasks.settings import prepare

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.datasets.batching import IGNORE
-from qkv.datasets.speech import SpeechDataset, Utterance, Utterances
+from qkv.datasets.examples.speech import SpeechDataset, Utterance, Utterances
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig

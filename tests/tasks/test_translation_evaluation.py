@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from qkv.datasets.dataset import PairDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.metrics.rouge import ROUGE_SIGNATURE
 from qkv.metrics.text_metrics import BUCKETS, Bucket, bleu_by_length, pronunciation_scores, tokenised_bleu
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.pipelines.translator import Translator
-from qkv.tasks.task import Evaluation
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.task import Evaluation
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.tasks.translation import TranslationConfig, TranslationTask
 from qkv.tokenizers import CharTokenizer
 

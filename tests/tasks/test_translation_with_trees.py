@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from qkv.datasets.dataset import PairDataset
-from qkv.datasets.pair import Pair
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import save_model
 from qkv.models.transformer import Transformer, TransformerConfig

@@ -8,9 +8,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from qkv.config import Term
 from qkv.datasets.dataset import LabeledTextDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.registry import lookup
-from qkv.tasks.task import train_tokenizer
+from qkv.tasks.base.task import train_tokenizer
 from qkv.tokenizers import SpecialTokens, WordPieceTokenizer, load_tokenizer
 from qkv.tokenizers.wordpiece import NAMES
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from qkv.tasks.task import train_tokenizer
+from qkv.tasks.base.task import train_tokenizer
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
 from qkv.training.recipe import Recipe

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from qkv.datasets.dataset import ImageDataset, LabeledTextDataset, PairDataset, TaggedDataset, TextDataset
-from qkv.datasets.images import LabeledImages
-from qkv.datasets.pair import Pair
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.tagged import Tagged
+from qkv.datasets.formats.images import LabeledImages
 from qkv.registry import lookup
 from qkv.training import job
 from qkv.training.recipe import read_recipe

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from qkv.datasets.dataset import LabeledTextDataset, TaggedDataset
-from qkv.datasets.pair import Pair
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.pipelines.classifier import Classifier

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from qkv.datasets.dataset import TaggedDataset
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import load, save_model
 from qkv.models.bert import Bert, BertConfig
 from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.models.linformer import Linformer, LinformerConfig
-from qkv.models.ntm import NTM, NTMConfig
+from qkv.models.memory.ntm import NTM, NTMConfig
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.models.show_attend_tell import ShowAttendTellConfig as CaptionerConfig
 from qkv.models.snail import SNAIL, SNAILConfig, SNAILPolicy, SNAILPolicyConfig

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from qkv.errors import InputError
 from qkv.registry import register
-from qkv.tasks.task import Sample
+from qkv.tasks.base.task import Sample
 from qkv.training import job
 from qkv.training.display import Display, loss_chart
 from qkv.training.log import Logger, check_loggers, samples_table

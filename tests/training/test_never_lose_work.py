@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from qkv.datasets.dataset import ImageDataset
-from qkv.datasets.images import LabeledImages
+from qkv.datasets.formats.images import LabeledImages
 from qkv.errors import InputError
 from qkv.hub.checkpoint_manifest import read_manifest
 from qkv.registry import lookup

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from qkv.datasets.dataset import LabeledTextDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.pipelines.classifier import Classifier

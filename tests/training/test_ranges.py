@@ -10,7 +10,7 @@ import pytest
 from qkv.config import Config, build, options_of
 from qkv.errors import InputError, NotFinite
 from qkv.registry import lookup, registered
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.training import job
 from qkv.training.recipe import Recipe, read_recipe
 

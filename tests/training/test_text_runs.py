@@ -7,8 +7,8 @@ import torch
 
 import qkv
 from qkv.datasets.dataset import LabeledTextDataset, TaggedDataset
-from qkv.datasets.pair import Pair
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.tagged import Tagged
 from qkv.registry import lookup
 from qkv.training import job
 from qkv.training.recipe import read_recipe

@@ -9,7 +9,7 @@ import torch
 from qkv.errors import InputError, NotFinite
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
 from qkv.training.optimizer import build_optimizer

@@ -10,7 +10,7 @@ from PIL import Image
 
 from qkv.pipelines.captioner import Caption
 from qkv.pipelines.output import AttentionMap
-from qkv.visualize.caption_page import save_captions
+from qkv.visualize.pages.caption_page import save_captions
 
 PIXELS = np.full((8, 12, 3), (250, 250, 250), dtype=np.uint8)
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from qkv.interpret.document_probe import WeightedDocument, WeightedSentence
-from qkv.visualize.document_page import SHADES, document_lines, save_document_page
+from qkv.visualize.pages.document_page import SHADES, document_lines, save_document_page
 
 HOSTILE = '<script>alert(1)</script>" onmouseover="x {{policy}} \u202e'
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-from qkv.datasets.episodes import FewShotDataset
+from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.errors import InputError
 from qkv.interpret.episode_probe import EpisodeAnswer, EpisodeProbe
 from qkv.models.snail import SNAIL, SNAILConfig
 from qkv.pipelines.output import AttentionMap
-from qkv.visualize.episode_page import save_episode_page, save_episode_png
+from qkv.visualize.pages.episode_page import save_episode_page, save_episode_png
 
 
 def seen(weights: list[float], guess: int = 1, labels: tuple[int, ...] = (2, 1, 0, 1)) -> EpisodeAnswer:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from rich.console import Console
 
-from qkv.datasets.trees import Constituent, Tree
+from qkv.datasets.examples.trees import Constituent, Tree
 from qkv.visualize.tree_drawing import draw_tree, svg
 
 CAT = Tree.parse("(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps) (PP (IN on) (NP (DT the) (NN mat)))) (. .)))", "x")

@@ -9,7 +9,7 @@ from pathlib import Path
 from qkv.cli.console import info, note, rate_bar, result
 from qkv.cli.texts import add_unknown_tokens, note_unknown_tokens
 from qkv.cli.workers import CONTINUE, Job, Result, open_workers
-from qkv.datasets.text_files import LineFile, Span, is_parsed
+from qkv.datasets.formats.text_files import LineFile, Span, is_parsed
 from qkv.errors import InputError, QkvError
 from qkv.runtime.cluster import WorkerOptions
 from qkv.runtime.files import check_output_file, sampled_sha256

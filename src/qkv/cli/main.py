@@ -8,11 +8,11 @@ from typing import Any
 import typer
 
 from qkv import __version__
-from qkv.cli import (
+from qkv.cli import console
+from qkv.cli.commands import (
     caption,
     catalog,
     compare,
-    console,
     convert,
     data,
     demo,

@@ -45,7 +45,7 @@ def complete(kind: str) -> Callable[[str], list[str]]:
 
 def complete_keys(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return the keys of the recipe of a command that begin with `incomplete`, with their meanings."""
-    from qkv.cli.catalog import FROM_DATA, recipe_keys
+    from qkv.cli.commands.catalog import FROM_DATA, recipe_keys
     from qkv.training.recipe import read_recipe
 
     # After an option without a value, here --set, the arguments have not been parsed.

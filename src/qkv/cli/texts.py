@@ -15,7 +15,7 @@ from qkv.runtime.files import file_kind
 from qkv.runtime.text import printable
 
 if TYPE_CHECKING:
-    from qkv.datasets.tagged import Tagged
+    from qkv.datasets.examples.tagged import Tagged
     from qkv.interpret.attention_probe import AttentionProbe
     from qkv.pipelines.pipeline import TextPipeline
 
@@ -49,7 +49,7 @@ def read_texts(
 
 def read_conllu(texts: list[str] | None, file: Path | None) -> list["Tagged"]:
     """Return the parsed sentences of `file` if it is CoNLL-U, else an empty list."""
-    from qkv.datasets.text_files import is_parsed, read_parsed
+    from qkv.datasets.formats.text_files import is_parsed, read_parsed
 
     return read_parsed(file) if file is not None and is_parsed(file) and not texts else []
 
@@ -115,14 +115,14 @@ def read_stdin(what: str) -> bytes:
 
 def read_lines(file: Path | None) -> list[str]:
     """Return the lines of standard input (None or -), of a pipe or of a regular file."""
-    from qkv.datasets.text_files import decode_lines
+    from qkv.datasets.formats.text_files import decode_lines
 
     return decode_lines(_read_once(file, "lines"), _name(file))
 
 
 def read_text(file: Path | None, what: str) -> str:
     """Return the contents of standard input (None or -), of a pipe or of a regular file."""
-    from qkv.datasets.text_files import decode_text
+    from qkv.datasets.formats.text_files import decode_text
 
     return decode_text(_read_once(file, what), _name(file))
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from qkv.cli.console import collect_results, info
-from qkv.datasets.text_files import Span
+from qkv.datasets.formats.text_files import Span
 from qkv.errors import InputError, QkvError
 from qkv.registry import load_plugin, loaded_plugins
 from qkv.runtime.cluster import Placement, WorkerOptions, place_workers, start_ray

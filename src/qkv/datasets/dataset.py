@@ -15,15 +15,15 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 from pydantic import AfterValidator, Field
 
 from qkv.config import Config, Term, TokenizerTerm
-from qkv.datasets.captions import Captions, read_captioned_images
 from qkv.datasets.columns import PAIRS, Column
 from qkv.datasets.dataset_cache import DataFile, DatasetCache
-from qkv.datasets.episodes import FewShotDataset
-from qkv.datasets.images import LabeledImages
-from qkv.datasets.pair import Pair
-from qkv.datasets.squad import Question
-from qkv.datasets.tagged import Tagged
-from qkv.datasets.trees import Tree
+from qkv.datasets.examples.captions import Captions, read_captioned_images
+from qkv.datasets.examples.episodes import FewShotDataset
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.squad import Question
+from qkv.datasets.examples.tagged import Tagged
+from qkv.datasets.examples.trees import Tree
+from qkv.datasets.formats.images import LabeledImages
 from qkv.errors import InputError
 from qkv.registry import describe
 from qkv.runtime.files import absolute_path

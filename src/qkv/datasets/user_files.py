@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Strict
 
-from qkv.datasets.audio import WavFile
 from qkv.datasets.columns import ACCURACY, BRACKETS, EXACT, PAIRS, ROUGE
 from qkv.datasets.columns import Column as ResultColumn
 from qkv.datasets.dataset import (
@@ -21,16 +20,17 @@ from qkv.datasets.dataset import (
     TextDatasetConfig,
     TreeDataset,
 )
-from qkv.datasets.large_text import LARGE_BYTES, LargeText
-from qkv.datasets.pair import Pair
-from qkv.datasets.sniff import check_labels, looks_like_texts, looks_tagged
-from qkv.datasets.speech import Recordings, SpeechDataset
-from qkv.datasets.squad import Question, parse_squad
-from qkv.datasets.tables import TABLES
-from qkv.datasets.tagged import Tagged, parse_columns, parse_conllu
-from qkv.datasets.text_files import hold_out, is_parsed, read_lines, read_pairs, read_text
-from qkv.datasets.text_source import COMPRESSIONS, DOCUMENT_END, PlainText, TextSource, find_files, open_text
-from qkv.datasets.trees import Tree, parse_trees
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.speech import Recordings, SpeechDataset
+from qkv.datasets.examples.squad import Question, parse_squad
+from qkv.datasets.examples.tagged import Tagged, parse_columns, parse_conllu
+from qkv.datasets.examples.trees import Tree, parse_trees
+from qkv.datasets.formats.audio import WavFile
+from qkv.datasets.formats.sniff import check_labels, looks_like_texts, looks_tagged
+from qkv.datasets.formats.tables import TABLES
+from qkv.datasets.formats.text_files import hold_out, is_parsed, read_lines, read_pairs, read_text
+from qkv.datasets.shards.large_text import LARGE_BYTES, LargeText
+from qkv.datasets.shards.text_source import COMPRESSIONS, DOCUMENT_END, PlainText, TextSource, find_files, open_text
 from qkv.errors import InputError
 from qkv.registry import lookup, register
 

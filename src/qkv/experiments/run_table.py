@@ -22,8 +22,8 @@ from qkv.experiments.table import ResultRow, ResultTable, TableKey, environment,
 from qkv.runtime.text import escape_controls
 from qkv.training.recipe import Recipe
 from qkv.training.run_manifest import Manifest, flat
-from qkv.visualize.comparison_page import Section
 from qkv.visualize.curves import draw_curves, sparkline
+from qkv.visualize.pages.comparison_page import Section
 
 MAX_KEYS, MAX_COMMANDS = 5, 6  # shown on a terminal
 NOT_COMPARED = ("name", "overrides", "data.folder")

@@ -19,8 +19,8 @@ from qkv.experiments.table import code, environment, plain
 from qkv.metrics import Metric
 from qkv.runtime.files import write_atomically
 from qkv.runtime.text import escape_controls
-from qkv.visualize.comparison_page import Section, save_comparison
 from qkv.visualize.curves import PointRow, draw_curves, draw_points
+from qkv.visualize.pages.comparison_page import Section, save_comparison
 from qkv.visualize.plotting import save_figure
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 
 from qkv.attention import Attend, TreePositions, watch
 from qkv.attention.layers import Layer, attention_layers
-from qkv.datasets.tagged import Tagged, text_of
+from qkv.datasets.examples.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.nn.interfaces import LanguageModel, TextEncoder
 from qkv.pipelines.output import Answer, AttentionMap

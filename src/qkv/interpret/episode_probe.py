@@ -10,7 +10,7 @@ import torch
 from jaxtyping import UInt8
 
 from qkv.attention import watch
-from qkv.datasets.episodes import FewShotDataset
+from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.errors import InputError
 from qkv.models.snail import SNAIL
 from qkv.pipelines.image_preprocessing import as_rgb, scale_pixels

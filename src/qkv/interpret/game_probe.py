@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from qkv.attention import watch
-from qkv.datasets.corpora.bandits import Bandits
+from qkv.datasets.corpora.synthetic.bandits import Bandits
 from qkv.errors import InputError
 from qkv.models.snail import SNAILPolicy
 from qkv.pipelines.output import Answer, AttentionMap

@@ -12,7 +12,7 @@ from torch import nn
 
 from qkv.attention import watch
 from qkv.attention.layers import attention_layers
-from qkv.datasets.images import read_image
+from qkv.datasets.formats.images import read_image
 from qkv.interpret.attention_probe import MAX_WEIGHTS, Prediction, layers_that_fit
 from qkv.models.vit import ViT
 from qkv.pipelines.image_preprocessing import as_rgb, pixel_scale

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 
 from qkv.attention import watch
-from qkv.datasets.corpora.bit_sequences import Puzzle, Size, format_size
+from qkv.datasets.corpora.synthetic.bit_sequences import Puzzle, Size, format_size
 from qkv.errors import InputError
 from qkv.hub import load_as
-from qkv.models.ntm import NTM
+from qkv.models.memory.ntm import NTM
 from qkv.nn.interfaces import SequenceModel
 from qkv.runtime.device import pick_device
 from qkv.types import Tensor

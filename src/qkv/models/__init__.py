@@ -8,9 +8,7 @@ from qkv.models import (  # noqa: F401  (imported to be registered)
     han,
     linformer,
     llama,
-    lstm_memory,
     lstmn,
-    ntm,
     rnn_lm,
     rnn_seq2seq,
     rnn_text,
@@ -21,3 +19,4 @@ from qkv.models import (  # noqa: F401  (imported to be registered)
     vit,
     whisper,
 )
+from qkv.models.memory import lstm_memory, ntm  # noqa: F401

@@ -11,7 +11,7 @@
 
 Every sum of two vectors is multiplied by sqrt(1/2), and every layer is initialized to preserve the variance of its
 input (`qkv.nn.conv`). All decoder layers attend to z, so the gradient of z is divided by the number of decoder layers
-(that of e is not). z and e come from the convolutional encoder of the paper or from another of `qkv.nn.encoders`.
+(that of e is not). z and e come from the convolutional encoder of the paper or from another one of `qkv.nn.encoders`.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from qkv.nn.conv import (
     scale_gradient,
     scaled_residual,
 )
-from qkv.nn.encoders import EncoderSizes
+from qkv.nn.encoders.source_encoders import EncoderSizes
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import EncoderDecoder, ParallelDecoder, SourceEncoder
 from qkv.nn.multi_head import BackendName, check_terms

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from qkv.attention.precision import upcast_dtype
 from qkv.config import Config, Count, PositiveFloat, Rate, Size, SizeList, StringList, require, require_names
 from qkv.errors import InputError, ShapeError
-from qkv.nn.char_cnn import PADDING, CharCNN, HashEmbedding
+from qkv.nn.encoders.char_cnn import PADDING, CharCNN, HashEmbedding
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.pooling import POOLINGS, full_lengths, valid_positions

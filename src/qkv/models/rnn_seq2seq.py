@@ -44,7 +44,7 @@ from torch import nn
 from qkv.attention import Sizes
 from qkv.config import AlignTerm, Config, Count, EncoderTerm, Probability, Rate, ScoreTerm, Size, Term, require
 from qkv.nn.embedding import ScaledEmbedding
-from qkv.nn.encoders import EncoderSizes
+from qkv.nn.encoders.source_encoders import EncoderSizes
 from qkv.nn.fast import Dropout, StepLinear
 from qkv.nn.interfaces import EncoderDecoder, Source, SourceEncoder
 from qkv.nn.multi_head import BackendName, check_terms

@@ -1,6 +1,6 @@
 """Image captioning: the image as the first input of the decoder, or attention over image positions.
 
-An encoder divides the image into a grid of positions i and computes features a_i of each (`qkv.nn.image_encoder`).
+An encoder divides the image into a grid of positions i and computes features a_i of each (`qkv.nn.encoders`).
 
 decoder = "tell"      Show and tell (Vinyals et al. 2015): the image is the first input of the recurrence
     x_{-1} = V mean_i a_i,   x_t = E y_t
@@ -38,8 +38,8 @@ from qkv.config import (
     Term,
     require,
 )
+from qkv.nn.encoders.image_encoder import ImageEncoder, ImageSizes
 from qkv.nn.fast import Dropout, StepLinear
-from qkv.nn.image_encoder import ImageEncoder, ImageSizes
 from qkv.nn.interfaces import Decoder
 from qkv.nn.multi_head import BackendName, check_terms
 from qkv.nn.rnn import Bridge, Recurrent

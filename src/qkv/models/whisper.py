@@ -22,10 +22,10 @@ from qkv.attention import Causal, KeyValue, Learned
 from qkv.attention.encoding import angles
 from qkv.config import Config, Count, NonNegativeInt, Rate, Size, TokenIds, require
 from qkv.errors import ShapeError
+from qkv.nn.encoders.log_mel import LogMel
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import EncoderDecoder, Source
-from qkv.nn.log_mel import LogMel
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, head_sizes
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor

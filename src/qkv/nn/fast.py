@@ -402,7 +402,7 @@ def _cross_entropy_rows(
     """Return the weighted sum of the cross-entropies, and write its gradient, possibly over the logits."""
     vocabulary = logits.shape[1] if vocabulary is None else vocabulary
     if logits.is_cuda and logits.dtype != torch.float64 and has_triton():
-        from qkv.nn.loss_kernels import cross_entropy_rows
+        from qkv.nn.kernels.loss_kernels import cross_entropy_rows
 
         return cross_entropy_rows(logits, gradient, targets, weights, label_smoothing, vocabulary)
     loss = weights.new_zeros(())

@@ -17,7 +17,7 @@ from torch import nn
 
 from qkv.attention.layers import attention_layers
 from qkv.errors import ShapeError
-from qkv.nn.log_mel import LogMel
+from qkv.nn.encoders.log_mel import LogMel
 from qkv.types import Float, Int, Tensor
 
 if TYPE_CHECKING:

@@ -134,7 +134,7 @@ def _cell_forward(
 ) -> None:
     """See `lstm_kernels.cell_forward`."""
     if gates.is_cuda and cell.dtype == torch.float32 and fast.has_triton():
-        from qkv.nn.lstm_kernels import cell_forward
+        from qkv.nn.kernels.lstm_kernels import cell_forward
 
         cell_forward(gates, x, bias, cell, new_cell, output, clip)
         return
@@ -154,7 +154,7 @@ def _cell_backward(
 ) -> None:
     """See `lstm_kernels.cell_backward`."""
     if gates.is_cuda and cell.dtype == torch.float32 and fast.has_triton():
-        from qkv.nn.lstm_kernels import cell_backward
+        from qkv.nn.kernels.lstm_kernels import cell_backward
 
         cell_backward(gates, cell, new_cell, grad_output, grad_cell, clip)
         return

@@ -12,8 +12,8 @@ from jaxtyping import Shaped, UInt8
 
 from qkv.attention import watch
 from qkv.datasets.batching import batch_by_length
-from qkv.datasets.captions import feature_names, read_features
-from qkv.datasets.images import read_image
+from qkv.datasets.examples.captions import feature_names, read_features
+from qkv.datasets.formats.images import read_image
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Request, Sampling, Tokens, generate
 from qkv.models.show_attend_tell import ShowAttendTell

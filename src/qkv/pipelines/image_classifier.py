@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qkv.datasets.batching import batch_by_length
-from qkv.datasets.images import read_image
+from qkv.datasets.formats.images import read_image
 from qkv.errors import InputError
 from qkv.models.vit import ViT
 from qkv.pipelines.classifier import Classification

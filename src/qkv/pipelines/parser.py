@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from qkv.datasets.batching import EncodedPair, PairBatch, collate
-from qkv.datasets.tagged import Tagged
-from qkv.datasets.trees import MAX_DEPTH, MAX_SYMBOL, MAX_WORDS, Tree, escape_brackets
+from qkv.datasets.examples.tagged import Tagged
+from qkv.datasets.examples.trees import MAX_DEPTH, MAX_SYMBOL, MAX_WORDS, Tree, escape_brackets
 from qkv.errors import InputError
 from qkv.generation import BracketGrammar, GenerationConfig, Hypothesis
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qkv.config import require
-from qkv.datasets.squad import Question
+from qkv.datasets.examples.squad import Question
 from qkv.errors import InputError
 from qkv.models.bert import Bert
 from qkv.pipelines.pipeline import TextPipeline, one_or_many

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float32
 
 from qkv.attention import watch
-from qkv.datasets.audio import WavFile
 from qkv.datasets.batching import BatchSize, batch_by_length
+from qkv.datasets.formats.audio import WavFile
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Request, Tokens, generate
+from qkv.nn.encoders.log_mel import HOPS_PER_SECOND, LogMel, resample
 from qkv.nn.interfaces import EncoderDecoder
-from qkv.nn.log_mel import HOPS_PER_SECOND, LogMel, resample
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import DecoderPipeline, DecoderTokens, one_or_many
 from qkv.types import Float, Int, Tensor

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from qkv.datasets.abc_notation import Note, Tune, parse_tune
+from qkv.datasets.formats.abc_notation import Note, Tune, parse_tune
 from qkv.errors import InputError
 
 RATE = 22050  # samples per second

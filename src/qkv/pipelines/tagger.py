@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from qkv.datasets.batching import BatchSize
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
 from qkv.metrics.tag_metrics import are_entity_tags, entities
 from qkv.nn.interfaces import TextEncoder
@@ -53,7 +53,7 @@ class Tagger(TextPipeline):
     """A text encoder with a tagging head: `Tagger("runs/ewt-bert-0")("She reads.").tags`.
 
     Texts are split by `split_words`; a tuple of words is used as it is, joined by spaces. Models with dependency trees
-    take sentences with heads (`qkv.datasets.tagged.Tagged`), whose tags are ignored. Texts too long for the model are
+    take sentences with heads (`Tagged`), whose tags are ignored. Texts too long for the model are
     tagged in several parts.
     """
 

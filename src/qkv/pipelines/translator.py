@@ -10,7 +10,7 @@ import torch
 from qkv.attention import watch
 from qkv.config import require
 from qkv.datasets.batching import EncodedPair, PairBatch, batch_by_length, collate
-from qkv.datasets.tagged import Tagged, text_of
+from qkv.datasets.examples.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.generation import (
     Coverage,
@@ -55,7 +55,7 @@ class Source(NamedTuple):
 class Translator(DecoderPipeline):
     """A sequence-to-sequence model with its tokenizer: `Translator("runs/demo")("5 March 2026").text`.
 
-    Models with dependency trees take sentences with heads (`qkv.datasets.tagged.Tagged`), whose tags are ignored; for
+    Models with dependency trees take sentences with heads (`Tagged`), whose tags are ignored; for
     other models, such a sentence is its words joined by spaces.
     """
 

@@ -9,7 +9,7 @@ import torch
 
 from qkv.attention import TreePositions, Trees
 from qkv.datasets.batching import EncodedPair, PairBatch
-from qkv.datasets.tagged import Tagged
+from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
 from qkv.tokenizers import Encoding, Tokenizer
 from qkv.tokenizers.tokenizer import Seed

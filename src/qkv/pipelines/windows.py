@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from qkv.config import require
 from qkv.datasets.batching import BatchSize, batch_by_length
-from qkv.datasets.squad import Passage, Question
+from qkv.datasets.examples.squad import Passage, Question
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.models.bert import Bert
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder

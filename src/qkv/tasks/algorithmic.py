@@ -8,14 +8,23 @@ import torch
 from torch.nn import functional as F
 
 from qkv.datasets.batching import numbered_batches
-from qkv.datasets.corpora.bit_sequences import Copy, Puzzle, Recall, RepeatCopy, Sequences, Size, Stream, format_size
+from qkv.datasets.corpora.synthetic.bit_sequences import (
+    Copy,
+    Puzzle,
+    Recall,
+    RepeatCopy,
+    Sequences,
+    Size,
+    Stream,
+    format_size,
+)
 from qkv.datasets.dataset import SequenceDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.nn.interfaces import SequenceModel
 from qkv.registry import nearest, register
-from qkv.tasks.task import LOSS, Evaluation, Task
+from qkv.tasks.base.task import LOSS, Evaluation, Task
 from qkv.types import Float, Tensor
 
 STEPS = 8  # pad sequences to a multiple of this for CUDA graphs: a few extra steps cost less than more graphs

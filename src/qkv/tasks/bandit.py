@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from qkv.datasets.batching import numbered_batches
-from qkv.datasets.corpora.bandits import Bandits
+from qkv.datasets.corpora.synthetic.bandits import Bandits
 from qkv.datasets.dataset import BanditDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.metrics import Metric
@@ -19,7 +19,7 @@ from qkv.models.snail import SNAILPolicy
 from qkv.nn.losses import gumbel, policy_gradient
 from qkv.registry import register
 from qkv.tasks.bandit_policies import baselines, play
-from qkv.tasks.task import Evaluation, Task
+from qkv.tasks.base.task import Evaluation, Task
 from qkv.types import Float, Int, Tensor
 
 ENTROPY = 0.02  # weight of the entropy bonus

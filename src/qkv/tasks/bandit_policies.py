@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int64
 from numpy import ndarray
 
-from qkv.datasets.corpora.bandits import Bandits, Games
+from qkv.datasets.corpora.synthetic.bandits import Bandits, Games
 
 GRID = 201  # number of constant rewards an arm is compared with for its Gittins index
 # Value of each arm, from its successes and failures and the number of pulls left.

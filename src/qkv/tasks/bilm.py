@@ -26,7 +26,7 @@ from qkv.models.elmo import Elmo
 from qkv.nn.losses import linear_cross_entropy, token_cross_entropy
 from qkv.pipelines.text_inputs import WordExampleEncoder
 from qkv.registry import register
-from qkv.tasks.task import LOSS, Task, TaskConfig, perplexity
+from qkv.tasks.base.task import LOSS, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer, WordTokenizer
 from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.trained import BEGIN, END, PAD, UNK

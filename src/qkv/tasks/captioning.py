@@ -9,8 +9,8 @@ import torch
 
 from qkv.config import Rate
 from qkv.datasets.batching import IGNORE, round_up
-from qkv.datasets.captions import Captions
 from qkv.datasets.dataset import CaptionDataset
+from qkv.datasets.examples.captions import Captions
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
@@ -22,7 +22,7 @@ from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.image_preprocessing import as_model_input
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
-from qkv.tasks.task import LOSS, Pixels, Sample, Task, TaskConfig, random_batches
+from qkv.tasks.base.task import LOSS, Pixels, Sample, Task, TaskConfig, random_batches
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Shaped, Tensor

@@ -15,14 +15,14 @@ from torch.nn import functional as F
 from qkv.config import Rate
 from qkv.datasets.batching import numbered_batches
 from qkv.datasets.dataset import EpisodeDataset
-from qkv.datasets.episodes import FewShotDataset
+from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.models.snail import SNAIL
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.registry import register
+from qkv.tasks.base.task import ACCURACY, LOSS, Evaluation, Pixels, Task, TaskConfig
 from qkv.tasks.image_classification import PixelCache, shift_crop
-from qkv.tasks.task import ACCURACY, LOSS, Evaluation, Pixels, Task, TaskConfig
 from qkv.types import Float, Int, Shaped, Tensor
 
 EVAL_EPISODES = 1000

@@ -10,13 +10,13 @@ from torch.nn import functional as F
 
 from qkv.config import Rate
 from qkv.datasets.dataset import ImageDataset
-from qkv.datasets.images import LabeledImages
+from qkv.datasets.formats.images import LabeledImages
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.models.vit import ViT
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.registry import register
-from qkv.tasks.task import ACCURACY, LOSS, Pixels, Task, TaskConfig, random_batches
+from qkv.tasks.base.task import ACCURACY, LOSS, Pixels, Task, TaskConfig, random_batches
 from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 

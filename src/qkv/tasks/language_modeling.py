@@ -14,18 +14,18 @@ import torch
 from qkv.config import Budget, Rate
 from qkv.datasets.batching import IGNORE
 from qkv.datasets.dataset import TextDataset
-from qkv.datasets.large_text import LargeText
-from qkv.datasets.permutation import LazyBatches, permuted_batches
+from qkv.datasets.shards.large_text import LargeText
+from qkv.datasets.shards.permutation import LazyBatches, permuted_batches
+from qkv.datasets.shards.token_shards import TokenShards
 from qkv.datasets.tensor_batch import TensorBatch
-from qkv.datasets.token_shards import TokenShards
 from qkv.errors import CheckpointError, InputError
 from qkv.metrics import Metric
 from qkv.nn.interfaces import LanguageModel, detach_state, replace_tensors, select, state_tensors
 from qkv.nn.losses import linear_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.samples import continuations
-from qkv.tasks.task import LOSS, Evaluation, Sample, Task, TaskConfig, perplexity
-from qkv.tasks.tokenized_text import TokenizedText
+from qkv.tasks.base.samples import continuations
+from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task, TaskConfig, perplexity
+from qkv.tasks.base.tokenized_text import TokenizedText
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Int, Tensor
 

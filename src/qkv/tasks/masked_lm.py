@@ -29,8 +29,8 @@ from qkv.metrics import Metric
 from qkv.models.bert import MLM_HEADS, Bert, Pretraining
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.masking import IGNORE, mask_tokens, sentence_pairs
-from qkv.tasks.task import ACCURACY, LOSS, Task, TaskConfig, perplexity
+from qkv.tasks.base.masking import IGNORE, mask_tokens, sentence_pairs
+from qkv.tasks.base.task import ACCURACY, LOSS, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.wordpiece import CONTINUATION

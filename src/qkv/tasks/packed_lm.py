@@ -18,19 +18,19 @@ from torch.nn import functional as F
 from qkv.config import Rate
 from qkv.datasets.columns import PERPLEXITY
 from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
-from qkv.datasets.large_text import LargeText
 from qkv.datasets.packing import IGNORE_INDEX, Packed, pack, packed_rows
-from qkv.datasets.permutation import permuted_batches
+from qkv.datasets.shards.large_text import LargeText
+from qkv.datasets.shards.permutation import permuted_batches
+from qkv.datasets.shards.token_shards import TokenShards
 from qkv.datasets.tensor_batch import TensorBatch
-from qkv.datasets.token_shards import TokenShards
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.gpt2 import GPT2
 from qkv.nn.losses import linear_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.samples import continuations
-from qkv.tasks.task import LOSS, Sample, Task, TaskConfig, perplexity
-from qkv.tasks.tokenized_text import TokenizedText
+from qkv.tasks.base.samples import continuations
+from qkv.tasks.base.task import LOSS, Sample, Task, TaskConfig, perplexity
+from qkv.tasks.base.tokenized_text import TokenizedText
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Tensor

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from qkv.config import require
 from qkv.datasets.batching import EncodedPair
 from qkv.datasets.dataset import Dataset, DatasetConfig, PairDataset, TreeDataset
-from qkv.datasets.pair import Pair
-from qkv.datasets.trees import NO_TAG, Tree
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.trees import NO_TAG, Tree
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig
 from qkv.metrics import Metric
@@ -21,7 +21,7 @@ from qkv.pipelines.parser import Parse, Parser, sentence_pair, terminals
 from qkv.pipelines.translator import GREEDY
 from qkv.pipelines.tree_inputs import ParsedSentence, parsed_ids
 from qkv.registry import register
-from qkv.tasks.task import LOSS, Evaluation, Sample, train_tokenizer
+from qkv.tasks.base.task import LOSS, Evaluation, Sample, train_tokenizer
 from qkv.tasks.translation import MISTAKES, TranslationConfig, TranslationTask
 from qkv.tokenizers import PairTokenizer, Tokenizer, WordTokenizer
 

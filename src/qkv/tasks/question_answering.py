@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from qkv.datasets.batching import round_up, shuffled_batches
 from qkv.datasets.dataset import QuestionDataset
-from qkv.datasets.squad import Question
+from qkv.datasets.examples.squad import Question
 from qkv.metrics import Metric
 from qkv.metrics.squad_metrics import answer_f1, exact_answers
 from qkv.models.bert import Bert
@@ -19,7 +19,7 @@ from qkv.pipelines.windows import (
     predict_spans,
 )
 from qkv.registry import register
-from qkv.tasks.task import LOSS, Sample, Task
+from qkv.tasks.base.task import LOSS, Sample, Task
 from qkv.types import Float, Tensor
 
 

@@ -6,15 +6,15 @@ from typing import ClassVar
 import torch
 
 from qkv.datasets.dataset import LabeledTextDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.text_inputs import IGNORE, Example
 from qkv.registry import register
 from qkv.runtime.text import printable
-from qkv.tasks.task import Sample
-from qkv.tasks.text_encoder_task import TextEncoderTask
+from qkv.tasks.base.task import Sample
+from qkv.tasks.base.text_encoder_task import TextEncoderTask
 from qkv.types import Float, Tensor
 
 MAX_LABEL = 40  # characters of a label in a message

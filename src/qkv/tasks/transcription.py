@@ -9,20 +9,20 @@ import torch
 
 from qkv.config import NonNegativeInt, Rate, require
 from qkv.datasets.batching import IGNORE, PAD_ID, batch_by_length, shuffled_batches
-from qkv.datasets.speech import SpeechDataset, Utterance, Utterances
+from qkv.datasets.examples.speech import SpeechDataset, Utterance, Utterances
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig
 from qkv.metrics import Metric
 from qkv.metrics.speech_metrics import normalize_transcript, word_error_rate
 from qkv.metrics.text_metrics import exact_match
+from qkv.nn.encoders.log_mel import HOPS_PER_SECOND, LogMel, resample
 from qkv.nn.interfaces import EncoderDecoder
-from qkv.nn.log_mel import HOPS_PER_SECOND, LogMel, resample
 from qkv.nn.losses import alignment_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.pipelines.recognizer import GREEDY, Recognizer
 from qkv.registry import register
-from qkv.tasks.task import LOSS, Evaluation, Sample, Task, TaskConfig
+from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task, TaskConfig
 from qkv.types import Float, Int, Tensor
 
 MASKS = 2  # of frequencies, and of times

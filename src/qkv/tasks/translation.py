@@ -19,7 +19,7 @@ from qkv.datasets.batching import (
     shuffled_batches,
 )
 from qkv.datasets.dataset import Dataset, PairDataset
-from qkv.datasets.pair import Pair
+from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig
 from qkv.metrics import Metric
@@ -49,9 +49,9 @@ from qkv.pipelines.tree_inputs import (
 )
 from qkv.registry import register
 from qkv.runtime.text import printable
-from qkv.tasks.scheduled_sampling import ScheduledSampling
-from qkv.tasks.task import LOSS, Evaluation, Sample, Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.scheduled_sampling import ScheduledSampling
+from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task, TaskConfig
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 

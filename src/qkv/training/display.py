@@ -14,7 +14,7 @@ from rich.text import Text
 from qkv.metrics import Metric
 from qkv.runtime.bars import BAR_WIDTH, live_progress, print_message
 from qkv.runtime.text import message_line, shorten_middle
-from qkv.tasks.task import Sample, Task
+from qkv.tasks.base.task import Sample, Task
 from qkv.training.run import Best
 
 SECONDS_BETWEEN_LINES = 10.0

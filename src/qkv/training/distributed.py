@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from qkv.errors import InputError, QkvError
 from qkv.runtime.device import autocast, pick_device
-from qkv.tasks.task import Task
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.task import Task
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.training.step import StepOutput, TrainStep
 from qkv.types import Float, Tensor
 

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from qkv.nn.interfaces import Model
 from qkv.runtime import provenance
 from qkv.runtime.device import autocast
-from qkv.tasks.task import Task
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.task import Task
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.training.distributed import world_size
 
 COMPILE_OPERATIONS = 3e16  # of a run: about two minutes on an H200, of which compiling saves more than it takes

@@ -13,7 +13,7 @@ from qkv.errors import CheckpointError, InputError
 from qkv.hub.model_folder import ModelFolder
 from qkv.runtime import provenance
 from qkv.runtime.device import pick_device
-from qkv.tasks.task import Task
+from qkv.tasks.base.task import Task
 from qkv.tokenizers import Tokenizer
 from qkv.training.display import Display
 from qkv.training.distributed import is_main, main_first, on_main, require_same

@@ -23,7 +23,7 @@ from qkv.errors import InputError
 from qkv.registry import lookup, register
 from qkv.runtime.documents import read_object
 from qkv.runtime.files import name_output_errors, open_for_append, write_atomically
-from qkv.tasks.task import Sample
+from qkv.tasks.base.task import Sample
 from qkv.training.run_manifest import flat
 
 DEFAULT_LOGGERS = ("tensorboard",)

@@ -21,8 +21,8 @@ from qkv.hub.model_folder import checkpoint_path
 from qkv.hub.tensors import WEIGHTS, read_tensors
 from qkv.runtime.device import random_state, restore_random_state
 from qkv.runtime.files import remove_folder
-from qkv.tasks.task import Task
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.task import Task
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.training.checkpoint import TRAINING, Checkpoint, CheckpointWriter, read_sharded
 from qkv.training.display import Display
 from qkv.training.distributed import (
@@ -227,7 +227,7 @@ class Trainer:
                 reason = "is not finite" if not finite else f"was too large in {MAX_SKIPPED} steps in a row"
                 raise NotFinite(
                     f"step {report.step}: the {name} {reason} ({value}); stopped before the update; "
-                    f"{last_checkpoint(self.run)}; try a lower train.lr, a longer train.warmup or precision float32"
+                    f"{self.last_checkpoint()}; try a lower train.lr, a longer train.warmup or precision float32"
                 )
             self.display.print(f"step {report.step}: skipped the update: {name} {value:.3g}")
 
@@ -262,7 +262,7 @@ class Trainer:
             return
         self.check_reports()
         if not all(local(parameter).isfinite().all() for parameter in model.parameters()):
-            raise NotFinite(f"step {state.step}: a weight is not finite; {last_checkpoint(run)}")
+            raise NotFinite(f"step {state.step}: a weight is not finite; {self.last_checkpoint()}")
         if is_main() and not (run.folder / MANIFEST).exists():  # the folder was removed or renamed while training
             run.manifest.write(run.folder)
         if self.environment.parallel == "fsdp":
@@ -275,6 +275,12 @@ class Trainer:
         )  # fmt: skip
         self.writer.submit(checkpoint, then=partial(remove_old, run, state))
         self.saved = state
+
+    def last_checkpoint(self) -> str:
+        """Return what an error message states about the last checkpoint, which may still be being written."""
+        self.writer.wait()
+        paths = self.run.checkpoints
+        return f"the last checkpoint is {paths[-1]}" if paths else "no checkpoint has been written yet"
 
     def training_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return all that is saved beside the model: small tensors, on the first process, and those of each weight."""
@@ -426,10 +432,6 @@ class Prefetcher:
         if not self._ready:
             raise StopIteration
         return self._ready.pop()
-
-
-def last_checkpoint(run: Run) -> str:
-    return f"the last checkpoint is {run.checkpoints[-1]}" if run.checkpoints else "no checkpoint has been written yet"
 
 
 def _moments(saved: dict[str, Tensor], name: str, parameter: Tensor) -> dict[str, Tensor]:

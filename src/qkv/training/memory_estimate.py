@@ -16,12 +16,12 @@ from rich.filesize import decimal as format_bytes
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from qkv.datasets.permutation import LazyBatches
+from qkv.datasets.shards.permutation import LazyBatches
 from qkv.errors import InputError, OutOfMemory
 from qkv.hub.meta_model import empty_model, meta_model
 from qkv.runtime.device import autocast
 from qkv.runtime.memory import free_memory, is_out_of_memory, require_memory
-from qkv.tasks.task import Batch, Task
+from qkv.tasks.base.task import Batch, Task
 from qkv.training.distributed import world_size
 from qkv.training.environment import largest_precision
 from qkv.training.recipe import Recipe

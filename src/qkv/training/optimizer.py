@@ -9,7 +9,7 @@ from torch import nn
 
 from qkv.errors import InputError
 from qkv.nn.interfaces import Model
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.training.distributed import is_sharded
 from qkv.types import Float, Tensor
 

@@ -12,8 +12,8 @@ from qkv.datasets.dataset import DatasetConfig, FilePath, TextDatasetConfig
 from qkv.errors import InputError
 from qkv.registry import lookup, nearest, registered, unknown
 from qkv.runtime.text import printable, printable_repr
-from qkv.tasks.task import Task, TaskConfig
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.task import Task, TaskConfig
+from qkv.tasks.base.train_config import TrainConfig
 
 SECTIONS = {"task": "task", "data": "dataset", "model": "model"}  # sections of a recipe that name a registered class
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from qkv.tasks.train_config import TrainConfig
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.training.optimizer import Optimizer
 from qkv.training.step import StepOutput
 from qkv.types import Float, Tensor

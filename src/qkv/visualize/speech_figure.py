@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qkv.nn.log_mel import HOPS_PER_SECOND
+from qkv.nn.encoders.log_mel import HOPS_PER_SECOND
 from qkv.pipelines.recognizer import Segment
 from qkv.visualize.glyphs import visible
 from qkv.visualize.plotting import QUIET, TEXT, attention_colormap, new_figure, save_figure

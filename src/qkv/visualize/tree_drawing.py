@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from rich.tree import Tree as Branch
 
-from qkv.datasets.trees import NO_TAG, ROOT, Tree
+from qkv.datasets.examples.trees import NO_TAG, ROOT, Tree
 from qkv.runtime.text import shorten_middle
 from qkv.visualize.glyphs import visible
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from rich.console import RenderableType
 
 from qkv.datasets.dataset import Dataset
-from qkv.datasets.tagged import Tagged, text_of
+from qkv.datasets.examples.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.hub.model_folder import ModelFolder
 from qkv.interpret.attention_probe import AttentionProbe
@@ -27,13 +27,13 @@ from qkv.pipelines.parser import Parser, can_parse
 from qkv.pipelines.recognizer import Recognizer
 from qkv.pipelines.translator import Translator
 from qkv.runtime.text import printable
-from qkv.visualize.attention_page import save_page
-from qkv.visualize.caption_page import save_captions
-from qkv.visualize.document_page import document_lines, save_document_page
-from qkv.visualize.episode_page import save_episode_page, save_episode_png
 from qkv.visualize.figure import save_png
 from qkv.visualize.image_overlay import over_patches, save_picture_png
 from qkv.visualize.memory_figure import save_memory_png
+from qkv.visualize.pages.attention_page import save_page
+from qkv.visualize.pages.caption_page import save_captions
+from qkv.visualize.pages.document_page import document_lines, save_document_page
+from qkv.visualize.pages.episode_page import save_episode_page, save_episode_png
 from qkv.visualize.selection import pick_map
 from qkv.visualize.speech_figure import save_speech_png
 from qkv.visualize.terminal import heat_map

@@ -1,26 +1,19 @@
 """Public and synthetic datasets, one file each; importing a file registers its dataset."""
 
 from qkv.datasets import user_files  # noqa: F401  (imported to be registered)
-from qkv.datasets.corpora import (  # noqa: F401
-    bandits,
-    bit_sequences,
+from qkv.datasets.corpora.audio import spoken_digits  # noqa: F401
+from qkv.datasets.corpora.images import coco, emoji, fashion_mnist, flickr8k, omniglot  # noqa: F401
+from qkv.datasets.corpora.synthetic import bandits, bit_sequences, dates, shapes  # noqa: F401
+from qkv.datasets.corpora.text import (  # noqa: F401
     cmudict,
-    coco,
-    dates,
-    emoji,
-    fashion_mnist,
-    flickr8k,
     gum,
     imdb,
     movie_reviews,
     multi30k,
     nottingham,
-    omniglot,
     ptb_sample,
     python_stdlib,
     sentence_polarity,
-    shapes,
-    spoken_digits,
     tatoeba,
     tinyshakespeare,
     ud_english_ewt,

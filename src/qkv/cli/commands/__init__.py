@@ -1,0 +1,1 @@
+"""The commands, one file each; imports are deferred until a command runs."""

@@ -1,0 +1,88 @@
+"""`qkv caption`: image captioning."""
+
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli import options, texts
+from qkv.cli.console import info, note, progress_bar, result_json, result_line, results_to
+
+if TYPE_CHECKING:
+    from qkv.pipelines.captioner import Caption
+
+CHUNK = 64  # images processed at a time
+
+
+def caption(
+    run: options.Folder,
+    pictures: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PICTURE", help="Image, or .safetensors file of image features."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--input", metavar="FILE", help="Input file, one path per line (- for stdin).")
+    ] = None,
+    num_beams: options.NumBeams = 1,
+    num_return_sequences: options.NumReturnSequences = 1,
+    length_penalty: options.LengthPenalty = 1.0,
+    max_new_tokens: options.MaxNewTokens = None,
+    batch_size: options.BatchSize = None,
+    output: options.Output = None,
+    page: options.Page = None,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Caption images.
+
+    Images are arguments, or paths in the lines of a file or of standard input; each is printed as one line. With
+    --json, each caption is an object with its score and, for models with attention, a row of weights per token over the
+    image grid in row-major order.
+    """
+    paths = texts.read_texts(pictures, file, strict=True)
+
+    from qkv.pipelines.captioner import Captioner
+
+    captioner = Captioner(run, device=device)
+    ranked, answers = num_return_sequences > 1, list[list["Caption"]]()
+    with results_to(output), progress_bar("captioning", len(paths), streaming=True) as progress:
+        for begin in range(0, len(paths), CHUNK):
+            captions: list[Any] = captioner(
+                paths[begin : begin + CHUNK],
+                num_beams=num_beams,
+                num_return_sequences=num_return_sequences,
+                length_penalty=length_penalty,
+                max_new_tokens=max_new_tokens,
+                batch_size=batch_size,
+            )
+            for number, row in enumerate(captions, start=len(answers) + 1):
+                answers.append(row if ranked else [row])
+                _print(number, answers[-1], json=json, ranked=ranked)
+            progress(begin + CHUNK)
+    if page is not None:
+        from qkv.visualize.pages.caption_page import save_captions
+
+        if not captioner.model.alignment_layers:
+            note("this model has no attention; the page shows captions only")
+        info(f"attention: {save_captions([*chain.from_iterable(answers)], page)}")
+
+
+def _print(number: int, captions: "Sequence[Caption]", *, json: bool, ranked: bool) -> None:
+    for rank, answer in enumerate(captions, start=1):
+        if json:
+            result_json({"input": number, "rank": rank, **as_dict(answer)})
+        else:
+            result_line(*([str(number), str(rank), f"{answer.score:.4f}"] if ranked else []), answer.text)
+
+
+def as_dict(answer: "Caption") -> dict[str, Any]:
+    """Return a caption as a JSON object."""
+    fields: dict[str, Any] = {"picture": answer.source, "text": answer.text, "score": round(answer.score, 6)}
+    if answer.attention:
+        attention = answer.attention[0]
+        fields["tokens"] = list(attention.rows)
+        fields["grid"] = list(answer.grid)
+        fields["attention"] = [[round(float(weight), 6) for weight in row] for row in attention.average]
+    return fields

@@ -1,0 +1,198 @@
+"""`qkv data`: list, download, preview and tokenize datasets."""
+
+import os
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli import options
+from qkv.cli.commands import shards
+from qkv.cli.console import info, note, result, result_json, result_line
+from qkv.config import build
+from qkv.errors import InputError
+from qkv.registry import nearest
+
+if TYPE_CHECKING:
+    from qkv.datasets.dataset import Dataset
+    from qkv.datasets.dataset_cache import DataFile, DatasetCache
+
+YOURS = "yours"  # license of datasets that the user provides
+OWN = "own"  # split name for a user's file
+OWN_KINDS = {
+    "pairs": "pairs of a source and a target",
+    "labelled": "texts with labels",
+    "tagged": "words with tags, in CoNLL columns or CoNLL-U",
+    "questions": "questions in SQuAD's JSON",
+    "text": "running text",
+}
+
+app = typer.Typer(
+    help="List, preview, download and tokenize datasets.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.command()(shards.prepare)
+app.command(name="shards")(shards.shards)
+
+
+@app.command(name="list")
+def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> None:
+    """List the datasets and the location of their files."""
+    from qkv.datasets.dataset_cache import DatasetCache
+    from qkv.registry import registered
+
+    store = DatasetCache.with_folder(data_dir)
+    for name, entry in registered("dataset").items():
+        size = sum(file.size for file in entry.files)
+        where = _where(store, entry.files) if entry.files else ""
+        if json:
+            result_json(
+                {"name": name, "summary": entry.summary, "license": entry.license, "bytes": size, "where": where}
+            )
+        else:
+            files = f"  {size / 1e6:.1f} MB {where}" if where else ""
+            result(f"{name:17} {entry.summary}{files}  [{entry.license}]")
+
+
+def _where(store: "DatasetCache", files: tuple["DataFile", ...]) -> str:
+    """Return the location of a dataset's files, or why they are missing."""
+    try:
+        paths = {file: store.find(file) for file in files}
+    except InputError as error:
+        return f"unusable ({error})"
+    missing = [file for file, path in paths.items() if path is None]
+    if not missing:
+        folders = {str(path.parent.parent): None for path in paths.values() if path is not None}
+        return f"in {', '.join(folders)}"
+    if all(file.url for file in missing):
+        return "not downloaded" if len(missing) == len(paths) else f"{len(missing)} file(s) not downloaded"
+    return "missing (manual download required)"
+
+
+@app.command()
+def fetch(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", autocompletion=options.complete("dataset"), help="Dataset name.")
+    ],
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", metavar="FOLDER", help="Download directory [the cache].")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Download the missing files of a dataset."""
+    from qkv.datasets.dataset_cache import DatasetCache
+    from qkv.datasets.user_files import user_dataset
+    from qkv.registry import lookup
+
+    dataset = lookup("dataset", name)
+    if not dataset.files and dataset.license == YOURS:
+        option = "--data FILE" if user_dataset(name) else f"--set data.name={name} --set data.folder=FOLDER"
+        raise InputError(
+            f"{name}: nothing to download, you provide the files; train on them with qkv train RECIPE {option}"
+        )
+    if not dataset.files:
+        raise InputError(f"{name} is synthetic: there are no files to download")
+    store = DatasetCache.with_folder() if data_dir is None else DatasetCache((data_dir,))
+    paths = [str(path) for path in store.fetch(name, dataset.files, dataset.license, dataset.origin)]
+    info(f"{name}: license: {dataset.license}")
+    if json:
+        result_json({"name": name, "license": dataset.license, "files": paths})
+    else:
+        result("\n".join(paths))
+
+
+@app.command()
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", autocompletion=options.complete("dataset"), help="Dataset name, or your own file."
+        ),
+    ],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="TARGET", help="Target file, if NAME is a source file.")
+    ] = None,
+    split: Annotated[
+        str, typer.Option("--split", help="Split: train, valid, test or another split of the dataset.")
+    ] = "train",
+    languages: Annotated[
+        str | None,
+        typer.Option("--languages", metavar="SOURCE-TARGET", help="Language pair of multi30k and tatoeba [en-de]."),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", metavar="KIND", help=f"Format of your own file: {', '.join(OWN_KINDS)} [detected]."),
+    ] = None,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=options.MAX_COUNT, help="Number of examples to show.")
+    ] = 10,
+    data_dir: options.DataDir = None,
+    json: options.Json = False,
+) -> None:
+    """Show the first examples of a dataset or file."""
+    from qkv.registry import registered
+
+    datasets = registered("dataset")
+    if target is not None and not Path(name).exists():
+        raise InputError(f"{name}: no such file; a target file requires a source file")
+    if kind is not None and kind not in OWN_KINDS:
+        raise InputError(f"--kind: unknown format {kind}{nearest(kind, OWN_KINDS)}")
+    if name in OWN_KINDS and not Path(name).is_file():
+        raise InputError(f"{name} is a file format; pass a file, e.g. qkv data show my_file.tsv --kind {name}")
+    if name in datasets and not Path(name).is_file():
+        _show_dataset(name, split, languages, data_dir, count, json)
+    elif os.path.lexists(name):
+        _show_files(name, [Path(name)] if target is None else [Path(name), target], kind, count, json)
+    else:
+        raise InputError(f"{name}: no such file or dataset{nearest(name, datasets)}")
+
+
+def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json: bool) -> None:
+    from qkv.datasets.shards.large_text import LARGE_BYTES, LargeText
+    from qkv.datasets.shards.text_source import TextSource, find_files
+    from qkv.datasets.user_files import infer_kind, user_dataset
+
+    kind, split = kind or infer_kind(paths), OWN
+    source = TextSource(tuple(map(str, find_files(paths))))
+    loaded: Dataset[Any]
+    if kind == "text" and source.bytes > LARGE_BYTES:
+        loaded, split = LargeText.open(source, {"valid": ""}, 0.0, None), "train"
+    else:
+        reader = user_dataset(kind)
+        assert reader is not None
+        loaded = reader.read_files(paths, OWN)
+    info(f"{name}: read as {OWN_KINDS[kind]}; use --kind for another format")
+    _show(name, loaded, split, count, json)
+
+
+def _show_dataset(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:
+    from qkv.registry import lookup
+
+    dataset = lookup("dataset", name)
+    options: dict[str, Any] = {"folder": None if folder is None else str(folder)}
+    if languages is not None:
+        options["source"], _, options["target"] = languages.partition("-")
+    loaded = build(dataset, options, "data").load()
+    if split not in loaded.splits:
+        raise InputError("; ".join([f"{name} has no split {split}{nearest(split, loaded.splits)}", *loaded.notes]))
+    if dataset.files:
+        info(f"{name}: license: {dataset.license}")
+    _show(name, loaded, split, count, json)
+
+
+def _show(name: str, loaded: "Dataset[Any]", split: str, count: int, json: bool) -> None:
+    """Print the first examples of a split."""
+    for message in loaded.notes:
+        note(message)
+    examples = list(islice(loaded.preview(split), count))
+    if not examples:
+        raise InputError(f"{name} has no texts to show")
+    info(f"{name}: {loaded.size(split):,} {loaded.unit}")
+    for example in examples:
+        if json:
+            result_json(example)
+        else:
+            fields = (value if isinstance(value, str) else " ".join(value) for value in example.values())
+            result_line(*(" ".join(field.splitlines()) for field in fields))

@@ -1,0 +1,118 @@
+"""`qkv view`: attention visualization."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli import options, texts
+from qkv.cli.commands.evaluate import open_run
+from qkv.cli.console import info, note, result, result_json, result_rich
+from qkv.errors import InputError
+
+if TYPE_CHECKING:
+    from qkv.datasets.examples.tagged import Tagged
+    from qkv.visualize.views import View
+
+COUNT = 20  # test examples
+
+
+Page = Annotated[Path | None, options.output_file("--page", "PAGE.html", "Output page [RUN/attention.html].")]
+Png = Annotated[Path | None, options.output_file("--png", "FILE.png", "Also plot the first input as a PNG.")]
+Layer = Annotated[
+    str | None,
+    typer.Option("--layer", metavar="LAYER", help="Layer to plot [last cross-attention layer, else the first]."),
+]
+Head = Annotated[
+    int | None, typer.Option("--head", min=0, max=options.MAX_COUNT, help="Head to plot [average over heads].")
+]
+Count = Annotated[
+    int, typer.Option("--count", min=1, max=options.MAX_COUNT, help="Test examples to show if there are no inputs.")
+]
+
+
+def view(
+    run: options.Folder,
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="Input text, or path of an image or a WAV file.")
+    ] = None,
+    file: options.ParsedInput = None,
+    document: options.Documents = None,
+    page: Page = None,
+    png: Png = None,
+    layer: Layer = None,
+    head: Head = None,
+    count: Count = COUNT,
+    num_beams: options.NumBeams = 1,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Visualize the attention weights of a model.
+
+    Prints a heat map of the first input and writes an HTML page with all inputs, layers and heads. Translation models
+    show decoding; text encoders (BERT), language models (GPT-2) and vision Transformers show self-attention. A
+    hierarchical attention network shades sentences and words by weight; a neural Turing machine plots its read and
+    write weights; SNAIL shows the attended examples or bandit pulls; a speech recognizer shows the alignment of its
+    transcript, with --png under the spectrogram. Models with tree positions take parsed sentences:
+    --input parsed.conllu.
+    """
+    from qkv.hub.model_folder import ModelFolder, locate
+    from qkv.visualize.views import ViewOptions, find_view
+
+    folder = ModelFolder(locate(run))
+    network = folder.network
+    shown = find_view(folder)(run, device, lambda: open_run(run)[1])
+    values = {"document": document, "page": page, "png": png, "layer": layer, "head": head}
+    values |= {"count": None if count == COUNT else count, "num_beams": None if num_beams == 1 else num_beams}
+    _check_supported(f"{run} is a {network.__name__}", shown, values)
+    sources = _read_sources(text, file, document)
+    if not sources and not shown.default_inputs:
+        raise InputError(f"{run} is a {network.__name__}: pass {shown.inputs}")
+    view_options = ViewOptions(layer, head, count, num_beams)
+    answers = shown.probe(sources, view_options)
+    figure = shown.figure(answers[0], view_options)  # fails before any file is written
+    _print_notes(shown, sources, answers)
+    written = shown.write(answers, page, png, view_options)
+    if json:
+        result_json({**written, **shown.report(answers[0])})
+        return
+    info(shown.heading(answers[0]))
+    if figure is not None:
+        result_rich(figure)
+    for path in written.values():
+        result(path)
+
+
+def _check_supported(model: str, shown: "View", values: dict[str, Any]) -> None:
+    """Raise for options that the view of a model does not support."""
+    names = [name for name, value in values.items() if value is not None and name not in shown.options]
+    if names:
+        unsupported, supported = (
+            ", ".join(f"--{name.replace('_', '-')}" for name in options) for options in (names, sorted(shown.options))
+        )
+        raise InputError(f"{model}, which does not support {unsupported} (supported: {supported})")
+
+
+def _read_sources(text: list[str] | None, file: Path | None, documents: list[Path] | None) -> "list[str | Tagged]":
+    """Return the inputs: arguments or lines, and the texts or parsed sentences (*.conllu) of whole files."""
+    from qkv.datasets.formats.text_files import is_parsed, read_parsed
+
+    sources: list[str | Tagged] = [*(text or [])]
+    if file is not None:
+        sources += texts.read_conllu(text, file) or texts.read_texts(text, file, strict=True)
+    for path in documents or []:
+        sources += read_parsed(path) if is_parsed(path) else texts.read_documents([path])
+    return sources
+
+
+def _print_notes(shown: "View", sources: "Sequence[str | Tagged]", answers: Sequence[Any]) -> None:
+    """Note truncated texts, unknown tokens, and layers that the page cannot hold."""
+    from qkv.datasets.examples.tagged import text_of
+
+    if shown.reader is not None:
+        texts.note_too_long(shown.reader, [text_of(source) for source in sources])
+    unknown = {number: getattr(answer, "unknown", ()) for number, answer in enumerate(answers, start=1)}
+    texts.note_unknown_tokens({number: tokens for number, tokens in unknown.items() if tokens})
+    if shown.layers and (fewest := min(len(answer.attention) for answer in answers)) < shown.layers:
+        note(f"the page holds {fewest} of {shown.layers} layers to limit its size; use --layer to select one")

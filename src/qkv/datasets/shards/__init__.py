@@ -1,0 +1,1 @@
+"""Text that is too large for memory: sources, tokenized shards, and permutations of their chunks."""

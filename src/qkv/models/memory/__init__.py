@@ -1,0 +1,1 @@
+"""Models of sequences of vectors with an external memory, and their baseline; one file each."""

@@ -1,0 +1,1 @@
+"""The interface of tasks, the training config, and what several tasks share."""

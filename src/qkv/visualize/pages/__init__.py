@@ -1,0 +1,1 @@
+"""HTML pages, each a template and the function that fills it."""

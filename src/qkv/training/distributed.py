@@ -54,6 +54,7 @@ def process_group(device: str) -> Iterator[str]:
     # Not after an error, when other processes may be gone. A group that outlives this could abort at exit.
     dist.barrier()
     messages.cache_clear()
+    background.cache_clear()
     dist.destroy_process_group()
 
 

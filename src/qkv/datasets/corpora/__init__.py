@@ -14,6 +14,7 @@ from qkv.datasets.corpora.text import (  # noqa: F401
     ptb_sample,
     python_stdlib,
     sentence_polarity,
+    squadshifts,
     tatoeba,
     tinyshakespeare,
     ud_english_ewt,

@@ -128,7 +128,9 @@ class MemoryNetwork(Model):
         """
         weight, valid = self.embed.weight, (tokens != PADDING).to(self.embed.weight.dtype)
         if not self.config.position_encoding:
-            return F.embedding_bag(tokens, weight, mode="sum", per_sample_weights=valid).unflatten(-1, (-1, self.config.dim))
+            return F.embedding_bag(tokens, weight, mode="sum", per_sample_weights=valid).unflatten(
+                -1, (-1, self.config.dim)
+            )
         j = torch.arange(1, tokens.shape[1] + 1, device=tokens.device) / valid.sum(dim=1, keepdim=True).clamp(min=1)
         sums = (
             F.embedding_bag(tokens, weight, mode="sum", per_sample_weights=weights * valid)

@@ -1,6 +1,6 @@
 """Questions about stories: the answer of a memory network, and the sentences that each hop attends to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -14,64 +14,73 @@ from qkv.errors import InputError
 from qkv.models.memory.memory_network import PADDING, MemoryNetwork
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.pipelines.pipeline import Pipeline, one_or_many
+from qkv.pipelines.text_inputs import IGNORE
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
-from qkv.types import Float, Tensor
+from qkv.types import Float, Int, Tensor
 
-IGNORE = -1  # target of an answer that is not among the model's
 FINAL_PUNCTUATION = " .?!"
 
 
 @dataclass(frozen=True)
 class EncodedStory:
-    """Word ids of the sentences and the question, and the index of the answer."""
+    """Rows of the sentences and of the question in the table of a `StoryEncoder`, and the index of the answer."""
 
-    sentences: tuple[list[int], ...]
-    question: list[int]
+    sentences: list[int]
+    question: int
     target: int = IGNORE
 
 
 class StoryEncoder:
-    """Encodes questions about stories; only the latest `max_memories` sentences are kept."""
+    """Encodes questions about stories; only the latest `max_memories` sentences are kept.
+
+    Each distinct sentence is tokenized once, without its final punctuation, and is a row of a table. Row 0 is padding.
+    """
 
     def __init__(self, tokenizer: Tokenizer, max_memories: int) -> None:
         self.tokenizer = tokenizer
         self.max_memories = max_memories
+        self.rows: dict[str, int] = {}
+        self.words: list[list[int]] = [[]]
+        self.table = torch.zeros(1, 0, dtype=torch.long)
 
     def encode(self, questions: Sequence[StoryQuestion], targets: Sequence[int]) -> list[EncodedStory]:
-        """Encode questions; final punctuation is left out, and each distinct sentence is tokenized once."""
-        texts = list(dict.fromkeys(text for one in questions for text in (*one.sentences, one.question)))
-        stripped = [text.rstrip(FINAL_PUNCTUATION) or text for text in texts]
-        unk = self.tokenizer.special_tokens.unk or 1
-        rows = ([token or unk for token in ids] or [unk] for ids in self.tokenizer.encode(stripped))
-        ids_of = dict(zip(texts, rows, strict=True))
+        """Encode questions with the indices of their answers."""
+        self._add(text for one in questions for text in (*one.sentences, one.question))
+        rows = self.rows
         return [
-            EncodedStory(
-                tuple(ids_of[text] for text in one.sentences[-self.max_memories :]), ids_of[one.question], target
-            )
+            EncodedStory([rows[text] for text in one.sentences[-self.max_memories :]], rows[one.question], target)
             for one, target in zip(questions, targets, strict=True)
         ]
 
+    def _add(self, texts: Iterable[str]) -> None:
+        """Add the sentences that are not in the table."""
+        new = [text for text in dict.fromkeys(texts) if text not in self.rows]
+        unk = self.tokenizer.special_tokens.unk or 1  # "<pad>" in a text is not padding
+        encoded = self.tokenizer.encode([text.rstrip(FINAL_PUNCTUATION) or text for text in new])
+        self.rows |= {text: row for row, text in enumerate(new, start=len(self.words))}
+        self.words += [[token or unk for token in ids] or [unk] for ids in encoded]
+        width = max(map(len, self.words))
+        self.table = torch.tensor([[*ids, *[PADDING] * (width - len(ids))] for ids in self.words])
 
-def collate_stories(stories: Sequence[EncodedStory]) -> NamedTensors:
-    """Pad stories into a batch."""
-    words = max((len(ids) for story in stories for ids in story.sentences), default=1)
-    count = max(1, *(len(story.sentences) for story in stories))
-    empty = [[PADDING] * words]
-    padded = [_padded(story.sentences, words) + empty * (count - len(story.sentences)) for story in stories]
-    questions = [story.question for story in stories]
-    return NamedTensors(
-        {
-            "story": torch.tensor(padded),
-            "question": torch.tensor(_padded(questions, max(map(len, questions)))),
-            "lengths": torch.tensor([len(story.sentences) for story in stories]),
-            "targets": torch.tensor([story.target for story in stories]),
-        }
-    )
+    def collate(self, stories: Sequence[EncodedStory]) -> NamedTensors:
+        """Pad stories into a batch."""
+        count = max(1, *(len(story.sentences) for story in stories))
+        rows = torch.tensor([[*story.sentences, *[0] * (count - len(story.sentences))] for story in stories])
+        return NamedTensors(
+            {
+                "story": _trimmed(self.table[rows]),
+                "question": _trimmed(self.table[[story.question for story in stories]]),
+                "lengths": torch.tensor([len(story.sentences) for story in stories]),
+                "targets": torch.tensor([story.target for story in stories]),
+            }
+        )
 
 
-def _padded(rows: Sequence[list[int]], width: int) -> list[list[int]]:
-    return [[*row, *[PADDING] * (width - len(row))] for row in rows]
+def _trimmed(words: Int[Tensor, "*batch words"]) -> Int[Tensor, "*batch words"]:
+    """Return the words without the columns that are padding in all rows; at least one is kept."""
+    longest = int((words != PADDING).sum(dim=-1).max())
+    return words[..., : max(1, longest)]
 
 
 def answer_logits(model: MemoryNetwork, batch: NamedTensors) -> Float[Tensor, "batch labels"]:
@@ -122,7 +131,7 @@ class StoryAnswerer(Pipeline):
         encoder = StoryEncoder(self.tokenizer, self.model.config.max_memories)
         (encoded,) = encoder.encode([question], [IGNORE])
         with watch(self.model) as records:
-            logits = answer_logits(self.model, collate_stories([encoded]).to(self.model.device))
+            logits = answer_logits(self.model, encoder.collate([encoded]).to(self.model.device))
         weights = torch.cat([records[name].weights[0, :, 0] for name in records]).float().cpu().numpy()
         hops = tuple(f"hop {number}" for number in range(1, len(weights) + 1))
         log_p = logits[0].float().log_softmax(dim=-1)

@@ -1,6 +1,6 @@
 """Questions about stories (bAbI), answered by a memory network, or by a text encoder as a baseline.
 
-An answer is one label, also if it is a list of words (Sukhbaatar et al. 2015). The mean error weights all tasks equally.
+An answer is one label, also if it is a list of words (Sukhbaatar et al. 2015). The mean error is a mean over tasks.
 """
 
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from torch.nn import functional as F
 from qkv.datasets.batching import batch_by_length, shuffled_batches
 from qkv.datasets.corpora.text.babi import TASKS
 from qkv.datasets.dataset import StoryDataset
-from qkv.datasets.examples.pair import Pair
 from qkv.datasets.examples.stories import StoryQuestion
 from qkv.datasets.tensor_batch import NamedTensors
 from qkv.metrics import Metric
 from qkv.models.memory.memory_network import MemoryNetwork
 from qkv.nn.interfaces import TextEncoder
-from qkv.pipelines.classifier import label_log_probabilities
-from qkv.pipelines.story_answerer import IGNORE, EncodedStory, StoryEncoder, answer_logits, collate_stories
+from qkv.pipelines.classifier import encode_texts, label_log_probabilities
+from qkv.pipelines.story_answerer import EncodedStory, StoryEncoder, answer_logits
+from qkv.pipelines.text_inputs import IGNORE, Example
 from qkv.registry import register
 from qkv.tasks.base.example_task import ExampleTask
 from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task
-from qkv.tasks.text_classification import TextClassificationTask
+from qkv.tasks.base.text_encoder_task import TextEncoderTask
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Int, Tensor
 
@@ -109,7 +109,7 @@ class StoryAnsweringTask(StoryTask, ExampleTask):
         return self.encoder.encode(examples, [index.get(example.answer, IGNORE) for example in examples])
 
     def collate(self, examples: list[EncodedStory]) -> dict[str, Tensor]:
-        return collate_stories(examples).tensors
+        return self.encoder.collate(examples).tensors
 
     def epoch(self, number: int) -> list[list[int]]:
         """Batches of stories of similar length."""
@@ -126,13 +126,13 @@ class StoryAnsweringTask(StoryTask, ExampleTask):
         stories = self.encode(questions)
         log_p = torch.zeros(len(stories), model.config.labels)
         for rows in batch_by_length([len(story.sentences) for story in stories], self.train_config.batching):
-            batch = collate_stories([stories[row] for row in rows]).to(model.device)
+            batch = self.encoder.collate([stories[row] for row in rows]).to(model.device)
             log_p[rows] = answer_logits(model, batch).float().log_softmax(dim=-1).cpu()
         return log_p
 
 
 @register("task", "classify_story")
-class StoryClassificationTask(StoryTask, TextClassificationTask):
+class StoryClassificationTask(StoryTask, TextEncoderTask):
     """A text encoder classifies the question followed by the sentences, latest first, as one text.
 
     A story that is too long for the model loses its oldest sentences.
@@ -140,26 +140,27 @@ class StoryClassificationTask(StoryTask, TextClassificationTask):
 
     title = "classification of stories"
     cli_command = "classify"
-    model = TextEncoder
+    model_options: ClassVar = {"head": "classifier"}
 
     @classmethod
     def label_names(cls, examples: Sequence[StoryQuestion]) -> set[str]:
-        return super().label_names(as_pairs(examples))
+        return {example.answer for example in examples}
 
-    def encode(self, examples: Sequence[StoryQuestion]) -> list[Any]:
-        return super().encode(as_pairs(examples))
+    def encode(self, examples: Sequence[StoryQuestion]) -> list[Example]:
+        targets = [self.labels.get(example.answer, IGNORE) for example in examples]
+        encoded, _ = encode_texts(self.encoder, [latest_first(one) for one in examples], self.max_length, targets)
+        return encoded
+
+    def describe(self) -> str:
+        return f"{len(self.train):,} questions, {len(self.labels)} answers"
 
     def log_probabilities(
         self, model: TextEncoder, questions: Sequence[StoryQuestion]
     ) -> Float[Tensor, "questions labels"]:
-        texts = [pair.source for pair in as_pairs(questions)]
+        texts = [latest_first(question) for question in questions]
         return label_log_probabilities(model, self.encoder, texts, self.train_config.batching)
 
-    def notes_on(self, data: Any, split: str) -> tuple[str, ...]:
-        """No notes: the errors count answers that no training question has."""
-        return ()
 
-
-def as_pairs(questions: Sequence[StoryQuestion]) -> list[Pair]:
-    """Return each question, followed by its sentences with the latest first, as a text with its answer as label."""
-    return [Pair(" ".join((one.question, *reversed(one.sentences))), one.answer) for one in questions]
+def latest_first(question: StoryQuestion) -> str:
+    """Return the question, followed by the sentences of its story with the latest first."""
+    return " ".join((question.question, *reversed(question.sentences)))

@@ -44,8 +44,8 @@ def parse_stories(lines: Sequence[str], where: str, task: int = 0) -> list[list[
             sentences, expected = [], 1
         if number != str(expected) or not rest.strip() or expected > MAX_SENTENCES:
             raise InputError(
-                f"{where}: line {line_number}: expected the number {'1 or ' if stories else ''}{expected} and a sentence, "
-                f"not {printable(repr(line), MAX_SHOWN)}"
+                f"{where}: line {line_number}: expected the number {'1 or ' if stories else ''}{expected} and a "
+                f"sentence, not {printable(repr(line), MAX_SHOWN)}"
             )
         expected += 1
         question, *fields = (field.strip() for field in rest.split("\t"))

@@ -5,7 +5,7 @@ The training file of task 3 has 1,000 questions. One training story in ten is he
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, Strict
 
 from qkv.config import require
 from qkv.datasets.columns import Column
@@ -68,7 +68,8 @@ def _distinct(tasks: tuple[int, ...]) -> tuple[int, ...]:
     return tasks
 
 
-TaskNumbers = Annotated[tuple[Annotated[int, Field(ge=1, le=TASKS)], ...], AfterValidator(_distinct)]
+TaskNumber = Annotated[int, Field(ge=1, le=TASKS)]
+TaskNumbers = Annotated[tuple[TaskNumber, ...], Strict(False), AfterValidator(_distinct)]
 
 
 @register("dataset", "babi")

@@ -1,6 +1,8 @@
 """`qkv answer` and `qkv view` of a memory network."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,14 @@ def test_a_view_of_a_folder_without_a_dataset_needs_an_input(qkv, folder):
 
 def test_a_view_rejects_options_of_other_models(qkv, folder):
     assert "--num-beams" in qkv("view", folder, f"{STORY} {QUESTION}", "--num-beams", "2").error
+
+
+def test_the_python_code_of_the_how_to_page_runs(folder, tmp_path, monkeypatch, capsys):
+    shutil.copytree(folder, tmp_path / "runs" / "babi-memory-0")
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "answer-about-stories.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    exec(compile(code, page.name, "exec"), {})
+    answer, *hops = capsys.readouterr().out.splitlines()
+    assert answer in memory_network().labels
+    assert [line[:5] for line in hops] == ["hop 1", "hop 2", "hop 3"]

@@ -16,6 +16,7 @@ pipelines: raw input in, answer out
     qkv.Tagger(model)                    token classification
     qkv.Parser(model)                    constituency parsing
     qkv.QuestionAnswerer(model)          extractive question answering
+    qkv.StoryAnswerer(model)             questions about stories, with a memory network
     qkv.MaskFiller(model)                mask filling
     qkv.Embedder(model)                  text embeddings
     qkv.Captioner(model)                 image captioning
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from qkv.pipelines.parser import Parser as Parser
     from qkv.pipelines.question_answerer import QuestionAnswerer as QuestionAnswerer
     from qkv.pipelines.recognizer import Recognizer as Recognizer
+    from qkv.pipelines.story_answerer import StoryAnswerer as StoryAnswerer
     from qkv.pipelines.tagger import Tagger as Tagger
     from qkv.pipelines.translator import Translator as Translator
     from qkv.registry import register as register
@@ -70,6 +72,7 @@ _MODULES = {
     "Parser": "qkv.pipelines.parser",
     "QuestionAnswerer": "qkv.pipelines.question_answerer",
     "Recognizer": "qkv.pipelines.recognizer",
+    "StoryAnswerer": "qkv.pipelines.story_answerer",
     "Tagger": "qkv.pipelines.tagger",
     "Translator": "qkv.pipelines.translator",
 }

@@ -79,8 +79,9 @@ def test_every_key_of_every_recipe_has_a_meaning(name: str) -> None:
 def test_models_lists_every_model_with_its_tasks_and_presets(qkv: Command) -> None:
     models = {model["name"]: model for model in map(json.loads, qkv("models", "--json").out.splitlines())}
     assert models.keys() == registered("model").keys()
-    assert models["bert"]["tasks"] == ["answer", "classify", "masked_lm", "tag"]
-    assert models["han"]["tasks"] == ["classify"]
+    assert models["bert"]["tasks"] == ["answer", "classify", "classify_story", "masked_lm", "tag"]
+    assert models["han"]["tasks"] == ["classify", "classify_story"]
+    assert models["memory_network"]["tasks"] == ["answer_story"]
     assert "small" in models["gpt2"]["presets"]
     _, *lines = qkv("models").out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(models)

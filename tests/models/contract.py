@@ -133,6 +133,11 @@ def labeled_documents(generator: torch.Generator) -> Batch:
     return Batch((tokens(generator, ROWS, 4, 5),), torch.arange(ROWS) % LABELS, lengths(4))
 
 
+def stories(generator: torch.Generator) -> Batch:
+    """Stories of sentences of words, and questions."""
+    return Batch((tokens(generator, ROWS, 4, 5), tokens(generator, ROWS, 3)), torch.arange(ROWS) % LABELS, lengths(4))
+
+
 def images(generator: torch.Generator) -> Batch:
     return Batch((torch.rand(ROWS, 3, 8, 8, generator=generator),), torch.arange(ROWS) % LABELS)
 
@@ -208,6 +213,8 @@ CASES = {
         Case("lstm_memory", {"input_dim": 4, "output_dim": 4, "hidden_dim": 24}, bits, forward, attention=False,
              **BITS),
         Case("lstmn", {**TEXT, "embedding_dim": 8, "hidden_dim": 16}, texts, forward, learning_rate=2e-2),
+        Case("memory_network", {**TEXT, "labels": LABELS, "dim": 8, "max_memories": 6, "time_noise": 0.0}, stories,
+             forward_with_lengths),
         Case("ntm", {"input_dim": 4, "output_dim": 4, "hidden_dim": 24, "locations": 6, "location_dim": 5}, bits,
              forward, learning_rate=2e-2, **BITS),
         Case("rnn_lm", {**TEXT, "embedding_dim": 8, "hidden_dim": 24}, texts, forward, learning_rate=2e-2,
@@ -243,6 +250,7 @@ GOLDEN = {
     "llama": 0.745730,
     "lstm_memory": 0.550728,
     "lstmn": 1.344613,
+    "memory_network": 0.404003,
     "ntm": 0.344181,
     "rnn_lm": 1.654599,
     "rnn_seq2seq": 0.449847,

@@ -21,6 +21,7 @@ from qkv.datasets.examples.captions import Captions, read_captioned_images
 from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.datasets.examples.pair import Pair
 from qkv.datasets.examples.squad import Question
+from qkv.datasets.examples.stories import StoryQuestion
 from qkv.datasets.examples.tagged import Tagged
 from qkv.datasets.examples.trees import Tree
 from qkv.datasets.formats.images import LabeledImages
@@ -183,6 +184,25 @@ class QuestionDataset(Dataset[list[Question]]):
 
     def preview(self, split: str) -> Iterator[dict[str, Any]]:
         return ({"question": question.question, "text": question.text} for question in self.splits[split])
+
+
+class StoryDataset(Dataset[list[StoryQuestion]]):
+    """Questions about stories, answered with a word or a list of words."""
+
+    kind = "stories"
+    unit = "questions"
+
+    def hashed_bytes(self, split: str, examples: list[StoryQuestion]) -> Iterator[bytes]:
+        yield f"stories {split} {len(examples)}\n".encode()
+        for example in examples:
+            yield f"{example!r}\n".encode()
+
+    def training_texts(self) -> Iterator[str]:
+        train = self.splits["train"]
+        return iter(dict.fromkeys(chain.from_iterable((*example.sentences, example.question) for example in train)))
+
+    def preview(self, split: str) -> Iterator[dict[str, Any]]:
+        return ({"story and question": example.text, "answer": example.answer} for example in self.splits[split])
 
 
 class ImageDataset(Dataset[LabeledImages]):

@@ -12,6 +12,7 @@ from qkv.tasks import (  # noqa: F401  (importing a task registers it)
     packed_lm,
     parsing,
     question_answering,
+    story_answering,
     tagging,
     text_classification,
     transcription,

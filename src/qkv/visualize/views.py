@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from rich.console import RenderableType
 
 from qkv.datasets.dataset import Dataset
+from qkv.datasets.examples.stories import StoryQuestion
 from qkv.datasets.examples.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.hub.model_folder import ModelFolder
@@ -18,6 +19,7 @@ from qkv.interpret.game_probe import GameProbe
 from qkv.interpret.image_probe import PictureProbe
 from qkv.interpret.memory_probe import MemoryProbe
 from qkv.models.han import HAN
+from qkv.models.memory.memory_network import MemoryNetwork
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
@@ -25,8 +27,10 @@ from qkv.nn.interfaces import EncoderDecoder, SequenceModel
 from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.parser import Parser, can_parse
 from qkv.pipelines.recognizer import Recognizer
+from qkv.pipelines.story_answerer import StoryAnswerer
 from qkv.pipelines.translator import Translator
 from qkv.runtime.text import printable
+from qkv.tokenizers.sentences import split_sentences
 from qkv.visualize.figure import save_png
 from qkv.visualize.image_overlay import over_patches, save_picture_png
 from qkv.visualize.memory_figure import save_memory_png
@@ -36,6 +40,7 @@ from qkv.visualize.pages.document_page import document_lines, save_document_page
 from qkv.visualize.pages.episode_page import save_episode_page, save_episode_png
 from qkv.visualize.selection import pick_map
 from qkv.visualize.speech_figure import save_speech_png
+from qkv.visualize.story_figure import story_lines
 from qkv.visualize.terminal import heat_map
 
 MAX_HEADING = 200  # characters of the source printed above its heat map
@@ -192,6 +197,39 @@ class DocumentView(View):
         return document_lines(answer)
 
 
+class StoryView(View):
+    """Sentences of stories, with the weights of the hops of a memory network; by default of test questions."""
+
+    model_class = MemoryNetwork
+    inputs = "a story that ends with a question"
+    default_inputs = True
+    options = frozenset({"document", "page", "png", "count"})
+
+    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
+        """Answer the questions, by default evenly spaced ones of the test split."""
+        questions = [self._question(text_of(source)) for source in sources]
+        if not questions:
+            test = self.load_data().splits["test"]
+            questions = test[:: max(1, len(test) // options.count)][: options.count]
+        answerer = StoryAnswerer(self.run, device=self.device)
+        return [answerer.answer(question) for question in questions]
+
+    def _question(self, text: str) -> StoryQuestion:
+        """Return a story and its question, the last sentence of the text."""
+        *story, question = split_sentences(text) or [""]
+        if not story or not question.endswith("?"):
+            raise InputError(f"{self.run}: expected {self.inputs}, not {printable(repr(text), MAX_HEADING)}")
+        return StoryQuestion(tuple(story), question)
+
+    def heading(self, answer: Any) -> str:
+        """Return the question and the answer."""
+        return f"{printable(answer.question, MAX_HEADING)}  ->  {printable(answer.text)}"
+
+    def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
+        """Return the sentences with the weights of the hops."""
+        return story_lines(answer)
+
+
 class NumberedView(View):
     """Test examples, by number; by default the first ones."""
 
@@ -276,7 +314,17 @@ class MemoryView(View):
         return {"png": str(save_memory_png(answers[0], png or self.run / "memory.png"))}
 
 
-VIEWS = (SpeechView, TranslationView, CaptionView, PictureView, DocumentView, EpisodeView, GameView, MemoryView)
+VIEWS = (
+    SpeechView,
+    TranslationView,
+    CaptionView,
+    PictureView,
+    DocumentView,
+    StoryView,
+    EpisodeView,
+    GameView,
+    MemoryView,
+)
 
 
 def find_view(folder: ModelFolder) -> type[View]:

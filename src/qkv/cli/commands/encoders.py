@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qkv.pipelines.classifier import Classification
     from qkv.pipelines.mask_filler import FilledText
     from qkv.pipelines.question_answerer import ExtractedAnswer
+    from qkv.pipelines.story_answerer import StoryAnswer
     from qkv.types import Tensor
 
 
@@ -142,8 +143,8 @@ def answer(
     ] = None,
     top_k: Annotated[int, typer.Option("--top-k", help="Number of answers per question.")] = 1,
     max_answer_tokens: Annotated[
-        int, typer.Option("--max-answer-tokens", help="Maximum number of tokens in an answer.")
-    ] = 30,
+        int | None, typer.Option("--max-answer-tokens", help="Maximum number of tokens in an answer [30].")
+    ] = None,
     stride: Annotated[
         int | None, typer.Option("--stride", help="Stride between windows over a long text, in tokens [half a window].")
     ] = None,
@@ -152,16 +153,28 @@ def answer(
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Answer questions with a span of a text.
+    """Answer questions about a text.
 
     The questions are --question and --text, or the lines of a file or of standard input in JSON Lines format. Prints
     one line per answer: question number, probability, start and end character offsets, and the answer span. If "no
     answer" is more likely than any span, an empty answer comes first.
+
+    A memory network answers with a word or a list of words instead: the text is a story, and the lines have no offsets.
+    With --json, each answer has the attention weights of the sentences in each hop.
     """
     questions = _read_questions(question, text, file)
 
+    from qkv.hub.model_folder import ModelFolder, locate
+    from qkv.models.memory.memory_network import MemoryNetwork
     from qkv.pipelines.question_answerer import QuestionAnswerer
+    from qkv.pipelines.windows import MAX_ANSWER_TOKENS
 
+    if issubclass(ModelFolder(locate(run)).network, MemoryNetwork):
+        values = {"--max-answer-tokens": max_answer_tokens, "--stride": stride, "--batch-size": batch_size}
+        if unsupported := [name for name, value in values.items() if value is not None]:
+            raise InputError(f"{run} is a MemoryNetwork, which does not support {', '.join(unsupported)}")
+        _answer_stories(run, questions, top_k, output, device, json=json)
+        return
     answerer = QuestionAnswerer(run, device=device)
     if cut := answerer.truncated_questions([question.question for question in questions]):
         note(f"{len(cut)} question(s) are too long and truncated, first: input {cut[0]}")
@@ -173,7 +186,7 @@ def answer(
             chunk,
             contexts,
             top_k=top_k,
-            max_answer_tokens=max_answer_tokens,
+            max_answer_tokens=MAX_ANSWER_TOKENS if max_answer_tokens is None else max_answer_tokens,
             stride=stride,
             batch_size=batch_size,
         )
@@ -186,6 +199,36 @@ def answer(
                 result_json({"input": number, **_answer_dict(extracted)})
             else:
                 _print_answer(number, extracted, top_k)
+
+
+def _answer_stories(
+    run: Path, questions: "list[Question]", top_k: int, output: Path | None, device: str, *, json: bool
+) -> None:
+    """Answer questions about stories with a memory network."""
+    from qkv.config import require
+    from qkv.pipelines.story_answerer import StoryAnswerer
+
+    require(top_k >= 1, f"--top-k must be at least 1, not {top_k}")
+    answerer, stories = StoryAnswerer(run, device=device), iter(questions)
+
+    def predict(chunk: list[str]) -> "list[StoryAnswer]":
+        return answerer(chunk, [question.text for question in islice(stories, len(chunk))])
+
+    unknown: dict[int, tuple[str, ...]] = {}
+    with results_to(output):
+        for number, line, story in texts.predictions("answering", [one.question for one in questions], predict):
+            assert story is not None  # no question is empty
+            unknown |= {number: story.unknown} if story.unknown else {}
+            ranked = [*story.probabilities.items()][:top_k]
+            if not json:
+                for answer, probability in ranked:
+                    result_line(str(number), f"{probability:.4f}", answer)
+                continue
+            candidates = [{"text": answer, "probability": round(probability, 6)} for answer, probability in ranked]
+            weights = story.attention[0].average.round(6).tolist()
+            fields = {"answer": story.text, "candidates": candidates, "sentences": story.sentences}
+            result_json({"input": number, "question": line, **fields, "attention": weights})
+    texts.note_unknown_tokens(unknown)
 
 
 def _read_questions(question: str | None, text: str | None, file: Path | None) -> "list[Question]":

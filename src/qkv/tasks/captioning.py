@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from qkv.config import Rate
-from qkv.datasets.batching import IGNORE, round_up
+from qkv.datasets.batching import IGNORE, round_up, shuffled_batches
 from qkv.datasets.dataset import CaptionDataset
 from qkv.datasets.examples.captions import Captions
 from qkv.datasets.tensor_batch import TensorBatch
@@ -60,6 +60,7 @@ class CaptioningConfig(TaskConfig):
 
     label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
     shift: Pixels = 0  # maximum random shift in pixels
+    group_by_length: bool = False  # batches of captions of similar length, which need less padding
 
 
 @register("task", "caption")
@@ -112,6 +113,9 @@ class CaptioningTask(Task):
 
     def epoch(self, number: int) -> list[list[int]]:
         self.number = number
+        if self.options.group_by_length:
+            lengths = [len(example.tokens) + 1 for example in self.captions]
+            return shuffled_batches(lengths, self.train_config.batching, self.seed, number)
         return random_batches(len(self.captions), self.size, self.seed, number)
 
     @property

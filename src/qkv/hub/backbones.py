@@ -49,7 +49,7 @@ def load_backbone(name: str, folder: str | Path | None = None) -> EfficientNetLi
     model = EfficientNetLite()
     _check(weights, model.state_dict(), path)
     model.load_state_dict(weights)
-    return model.eval().requires_grad_(False).fold_batch_norm().to(memory_format=torch.channels_last)
+    return model.eval().fold_batch_norm().requires_grad_(False).to(memory_format=torch.channels_last)
 
 
 def find_weights(release: BackboneRelease, folder: str | Path | None = None) -> Path:

@@ -203,7 +203,7 @@ class Captioner(DecoderPipeline):
         height, width = (side * extractor.backbone.stride for side in expected[1:])
         with open_regular(path) as file:
             photograph = decode_image(file, str(path))
-        (features,) = extractor(resize_image(photograph, height, width)[None])
+        (features,) = extractor(np.stack([resize_image(photograph, height, width)]))
         if list(features.shape) != expected:
             raise InputError(f"{path}: {extractor.name} has features {list(features.shape)}, but this model {expected}")
         photograph.thumbnail((DISPLAYED, DISPLAYED))

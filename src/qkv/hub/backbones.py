@@ -49,7 +49,8 @@ def load_backbone(name: str, folder: str | Path | None = None) -> EfficientNetLi
     model = EfficientNetLite()
     _check(weights, model.state_dict(), path)
     model.load_state_dict(weights)
-    return model.eval().fold_batch_norm().requires_grad_(False).to(memory_format=torch.channels_last)
+    model = model.eval().fold_batch_norm().requires_grad_(False)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in the stubs of PyTorch
 
 
 def find_weights(release: BackboneRelease, folder: str | Path | None = None) -> Path:

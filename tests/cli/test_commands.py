@@ -87,7 +87,7 @@ def test_commands_and_options() -> None:
         ],
         "caption": [
             "--batch-size", "--device", "--input", "--json", "--length-penalty", "--max-new-tokens", "--num-beams",
-            "--num-return-sequences", "--output", "--page",
+            "--num-return-sequences", "--output", "--page", "--png",
         ],
         "transcribe": [
             "--batch-size", "--device", "--input", "--json", "--length-penalty", "--max-new-tokens", "--num-beams",
@@ -108,6 +108,7 @@ def test_commands_and_options() -> None:
         "data prepare": ["--data", "--json", "--rebuild", "--set", "--verify", "--workers"],
         "data shards": ["--json"],
         "data fetch": ["--data-dir", "--json"],
+        "data features": ["--backbone", "--data-dir", "--json", "--output", "--side"],
         "data show": ["--count", "--data-dir", "--json", "--kind", "--languages", "--split"],
     }  # fmt: skip
 

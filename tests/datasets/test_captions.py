@@ -1,6 +1,8 @@
 """Tests of caption datasets: Flickr8k and COCO folders, and precomputed features."""
 
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +118,7 @@ def test_features_replace_images(tmp_path):
     save_file(grids, tmp_path / "found.safetensors")
     asked = dataset("flickr8k", folder=str(flickr(tmp_path)), features=str(tmp_path / "found.safetensors"))
     found = asked.load().splits["valid"]
-    assert found.images.dtype == np.float32
+    assert found.images.dtype == np.float16  # a file of float16 takes half the memory
     assert (found.images[0] == grids["3.jpg"]).all()
 
 
@@ -136,7 +138,8 @@ def test_invalid_features_are_rejected_by_name(tmp_path, tensors, words):
         read_features(tmp_path / "found.safetensors", NAMES)
 
 
-def test_invalid_caption_folders_are_rejected(tmp_path):
+def test_invalid_caption_folders_are_rejected(tmp_path, monkeypatch):
+    monkeypatch.delenv("QKV_DATA", raising=False)  # it may have a Flickr8k
     (tmp_path / "broken.safetensors").write_bytes(b"no tensors")
     with pytest.raises(InputError, match="not a valid safetensors file"):
         read_features(tmp_path / "broken.safetensors")
@@ -173,3 +176,93 @@ def test_invalid_caption_folders_are_rejected(tmp_path):
             (folder / "annotations" / f"captions_{split}.json").write_text(content)
         with pytest.raises(InputError, match=words):
             load("coco", folder=str(folder), side=4)
+
+
+def jpeg(colour: int, size: tuple[int, int] = (12, 8)) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", size, (colour, 0, 0)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+
+
+def archived(folder: Path) -> Path:
+    """Two images each for training, validation and test; the order in the archives differs from captions.tsv."""
+    folder.mkdir(exist_ok=True)
+    lines = ["image\tsplit\tcaption1\tcaption2"]
+    for split, base in (("train", 0), ("dev", 80), ("test", 160)):
+        names = [f"{split}{number}.jpg" for number in range(2)]
+        lines += [f"{name}\t{split}\tA dog , in a T-shirt .\tThe dog runs" for name in names]
+        members = {name: jpeg(base + 40 * number) for number, name in enumerate(names)}
+        write_tar(folder / f"{split}.tar", dict(reversed(members.items())))
+    (folder / "captions.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_images_are_read_from_archives_of_the_splits(tmp_path):
+    found = load("flickr8k", folder=str(archived(tmp_path)), side=4).splits
+    assert {split: len(some) for split, some in found.items()} == {"train": 2, "valid": 2, "test": 2}
+    reds = [int(image[0].mean()) for split in ("train", "valid", "test") for image in found[split].images]
+    assert all(abs(red - 40 * number) < 5 for number, red in enumerate(reds))  # a JPEG is not exact
+    assert found["test"].texts[0] == ("A dog , in a T-shirt .", "The dog runs")
+    stripped = load("flickr8k", folder=str(tmp_path), side=4, strip_punctuation=True).splits
+    assert stripped["train"].texts[1] == ("A dog in a Tshirt", "The dog runs")
+
+
+def test_damaged_archives_are_rejected(tmp_path, monkeypatch):
+    folder = archived(tmp_path)
+
+    def reject(words: str) -> None:
+        with pytest.raises(InputError, match=words):
+            load("flickr8k", folder=str(folder), side=4)
+
+    whole = (folder / "test.tar").read_bytes()
+    (folder / "test.tar").write_bytes(whole[:700])  # inside the first image
+    reject(r"test\.tar: truncated or corrupt")
+    (folder / "test.tar").write_bytes(b"no archive")
+    reject(r"test\.tar: truncated or corrupt")
+    (folder / "test.tar").unlink()
+    reject(r"test\.tar: no such file")
+    write_tar(folder / "test.tar", {"test0.jpg": jpeg(0)})
+    reject(r"no image test1\.jpg in this archive")
+    write_tar(folder / "test.tar", {"test0.jpg": jpeg(0), "test1.jpg": b"no picture"})
+    reject(r"test1\.jpg: not an image")
+    write_tar(folder / "test.tar", {"test0.jpg": jpeg(0), "test1.jpg": jpeg(0, (64, 64))[:-100]})
+    reject(r"test1\.jpg: truncated or corrupt")
+    monkeypatch.setattr("qkv.datasets.examples.captions.MAX_IMAGE_BYTES", 100)
+    reject(r"train1\.jpg has [\d,]+ bytes, more than 100")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["a.jpg\ttrain"], "line 1 must have an image name"),
+        (["a.jpg"], "line 1 must have an image name"),
+        (["a.jpg\tother\tA dog"], "line 1 must have an image name"),
+        (["a.jpg\ttrain\tA dog", "a.jpg\tdev\tA dog"], r"line 2: a\.jpg is in the file more than once"),
+        (["a.jpg\ttrain\tA dog"], "no images for the split valid"),
+    ],
+)
+def test_invalid_tables_of_captions_are_rejected_by_line(tmp_path, lines, words):
+    (tmp_path / "captions.tsv").write_text("\n".join(lines))
+    with pytest.raises(InputError, match=words):
+        load("flickr8k", folder=str(tmp_path), side=4)
+
+
+def test_features_of_a_backbone_are_found_in_a_data_folder(tmp_path):
+    folder = archived(tmp_path / "flickr8k")
+    names = [f"{split}{number}.jpg" for split in ("train", "dev", "test") for number in range(2)]
+    options = {"folder": str(tmp_path), "backbone": "some_net"}
+    with pytest.raises(InputError, match="qkv data features flickr8k"):
+        load("flickr8k", **options)
+    grids = {name: np.full((5, 2, 3), number, np.float16) for number, name in enumerate(names)}
+    save_file(grids, folder / "some_net.safetensors", metadata={"backbone": "some_net"})
+    found = load("flickr8k", **options)
+    assert found.backbone == "some_net"
+    assert found.splits["valid"].images[:, 0, 0, 0].tolist() == [2, 3]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from qkv.metrics.text_metrics import (
     bleu,
     caption_bleu,
+    caption_scores,
     character_error_rate,
     chrf,
     edit_distance,
@@ -182,3 +183,13 @@ def test_rates_without_words_are_nan() -> None:
     assert math.isnan(word_error_rate([], []))
     with pytest.raises(ValueError, match="argument 2 is"):
         word_error_rate(["A"], [])
+
+
+def test_caption_scores_of_n_grams_of_every_order():
+    """Counted by hand: 5 of 6 words, 4 of 5 bigrams and 1 of 4 trigrams are in a reference; no length penalty."""
+    references = [["a dog runs on the grass", "the dog is on green grass"]]
+    scores = {name: score.value for name, score in caption_scores(["a dog is on the moon"], references).items()}
+    assert scores["exact"] == 0
+    assert scores["bleu_1"] == pytest.approx(100 * 5 / 6)
+    assert scores["bleu_2"] == pytest.approx(100 * (5 / 6 * 4 / 5) ** (1 / 2))
+    assert scores["bleu_3"] == pytest.approx(100 * (5 / 6 * 4 / 5 * 1 / 4) ** (1 / 3))

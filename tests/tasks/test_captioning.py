@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from qkv.datasets.dataset import CaptionDataset, Dataset
 from qkv.datasets.examples.captions import Captions
 from qkv.errors import InputError
+from qkv.generation import GenerationConfig
 from qkv.hub import load
 from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from qkv.registry import lookup
@@ -266,3 +267,30 @@ def test_recipes_are_validated_before_the_pictures_are_known():
 def test_the_recipes_are_valid(name):
     config = read_recipe(name).model.replace(vocab_size=20, channels=3, height=64, width=64)
     assert config.grid == (8, 8)
+
+
+def test_grouped_batches_have_every_caption_once_and_little_padding():
+    train = loaded().splits["train"]
+    texts = tuple((" ".join(["red"] * (1 + number % 7)),) for number in range(len(train)))
+    data = CaptionDataset({**loaded().splits, "train": Captions(train.images, texts)})
+    task, grouped = prepared(data), prepared(data)
+    grouped.options = grouped.options.model_copy(update={"group_by_length": True})
+
+    def padding(task: CaptioningTask) -> int:
+        return sum(int((task.batch(rows).target_out < 0).sum()) for rows in task.epoch(0))
+
+    assert sorted(chain.from_iterable(grouped.epoch(0))) == sorted(chain.from_iterable(task.epoch(0)))
+    assert padding(grouped) < padding(task)
+    assert grouped.epoch(0) == grouped.epoch(0) != grouped.epoch(1)
+
+
+def test_evaluation_with_a_beam_returns_the_captions_and_bleu_of_every_order():
+    task = prepared()
+    model = small(task)
+    model.tokenizer = task.tokenizer
+    data = CaptionDataset({"test": task.valid})
+    greedy, beam = (task.evaluate(model, data, "test", GenerationConfig(num_beams=beams)) for beams in (1, 3))
+    assert greedy.scores["bleu"] == task.score_examples(model, task.valid)["bleu"]
+    assert greedy.scores["loss"] == beam.scores["loss"]
+    assert len(beam.outputs) == beam.size == len(task.valid)
+    assert {"bleu_1", "bleu_2", "bleu_3"} < beam.scores.keys()

@@ -23,6 +23,7 @@ PAIRS = (Column("bleu", "sacreBLEU"), Column("chrf", "chrF"), EXACT)
 BRACKETS = (Column("f1", "labelled bracket F1, %", 100), EXACT)
 ROUGE = tuple(Column(f"rouge_{kind.lower()}", f"ROUGE-{kind}, %", 100) for kind in ("1", "2", "L"))
 CAPTIONS = (Column("bleu", "sacreBLEU"), EXACT)
+BLEU_1_TO_4 = (*(Column(f"bleu_{order}", f"BLEU-{order}") for order in (1, 2, 3)), Column("bleu", "BLEU-4"))
 
 
 def wrong_bits(*sizes: str) -> tuple[Column, ...]:

@@ -117,15 +117,22 @@ def _moses(language: str) -> tuple[Any, Any]:
     return MosesPunctNormalizer(language), MosesTokenizer(language)
 
 
-def caption_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> MetricValue:
-    """Return sacreBLEU against all references of each text; their number may vary."""
+def caption_bleu(texts: Sequence[str], references: Sequence[Sequence[str]], order: int = 4) -> MetricValue:
+    """Return sacreBLEU against all references of each text, whose number may vary, of n-grams up to `order`."""
     from sacrebleu import BLEU
 
     most = max(map(len, references), default=1)
     columns: Any = [  # None for a missing reference
         [captions[index] if index < len(captions) else None for captions in references] for index in range(most)
     ]
-    return _corpus_score(BLEU(), texts, columns)
+    return _corpus_score(BLEU(max_ngram_order=order), texts, columns)
+
+
+def caption_scores(texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, MetricValue]:
+    """Score captions against all references of each: exact match, BLEU, and BLEU-1 to BLEU-3."""
+    shorter = {f"bleu_{order}": caption_bleu(texts, references, order) for order in (1, 2, 3)}
+    exact = MetricValue(exact_captions(texts, references))
+    return {"exact": exact, "bleu": caption_bleu(texts, references), **shorter}
 
 
 def chrf(texts: Sequence[str], references: Sequence[str]) -> MetricValue:

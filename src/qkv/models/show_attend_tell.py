@@ -60,6 +60,7 @@ class ShowAttendTellConfig(Config):
     width: Size = 64  # width of the images
     encoder: ImageEncoderTerm = Term("image_encoder", "cnn")  # image encoder: cnn, patches (Transformer) or features
     frozen: bool = False  # freeze the encoder
+    backbone: str = ""  # encoder = "features": the pretrained network that computes the features of a photograph
     feature_dim: Size = 128  # size of a_i
     embedding_dim: Size = 128  # size of the token embeddings
     hidden_dim: Size = 256  # size of the LSTM

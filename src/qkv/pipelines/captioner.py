@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,18 +14,21 @@ from jaxtyping import Shaped, UInt8
 from qkv.attention import watch
 from qkv.datasets.batching import batch_by_length
 from qkv.datasets.examples.captions import feature_names, read_features
-from qkv.datasets.formats.images import read_image
+from qkv.datasets.formats.images import decode_image, read_image, resize_image
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Request, Sampling, Tokens, generate
 from qkv.models.show_attend_tell import ShowAttendTell
+from qkv.pipelines.feature_extractor import FeatureExtractor
 from qkv.pipelines.image_preprocessing import as_model_input, as_rgb
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import DecoderPipeline, DecoderTokens, one_or_many
 from qkv.pipelines.text_inputs import inference_batch_size
+from qkv.runtime.files import open_regular
 from qkv.types import Float, Tensor
 
 MAX_HYPOTHESES = 256  # decoded at a time, if no batch size is given
 FEATURES = ".safetensors"  # suffix of a file of features
+DISPLAYED = 448  # longer side of a displayed photograph in pixels, at most
 BLANK = 224  # gray level shown instead of an image if only its features are known
 GREEDY = GenerationConfig()
 
@@ -33,7 +37,7 @@ GREEDY = GenerationConfig()
 class Caption(Answer):
     """A caption; the rows of its maps are its tokens, the columns the cells of the feature grid in row-major order."""
 
-    pixels: UInt8[np.ndarray, "height width colours"]  # the model's input
+    pixels: UInt8[np.ndarray, "height width colours"]  # the model's input, or a photograph at its aspect ratio
     grid: tuple[int, int]  # rows and columns of the feature grid
 
 
@@ -43,10 +47,13 @@ class NamedImage:
 
     name: str
     image: Shaped[np.ndarray, "channels height width"]
+    photograph: UInt8[np.ndarray, "rows columns colours"] | None = None  # that the features are of, if known
 
     @property
     def pixels(self) -> UInt8[np.ndarray, "height width colours"]:
-        """Pixels for display; blank for features."""
+        """Pixels for display; blank for features without a photograph."""
+        if self.photograph is not None:
+            return self.photograph
         if self.image.dtype != np.uint8:
             return np.full((*self.image.shape[1:], 3), BLANK, dtype=np.uint8)
         return as_rgb(self.image)
@@ -176,9 +183,8 @@ class Captioner(DecoderPipeline):
         expected = (config.channels, config.height, config.width)
         if path.suffix != FEATURES:
             if config.encoder.name == "features":
-                raise InputError(
-                    f"{path}: this model takes features {list(expected)}, not images: pass a {FEATURES} file"
-                )
+                yield self._load_photograph(path)
+                return
             yield NamedImage(path.name, read_image(path, *expected))
             return
         names = feature_names(path)
@@ -187,3 +193,23 @@ class Captioner(DecoderPipeline):
                 what = "features" if config.encoder.name == "features" else "images"
                 raise InputError(f"{path}: {name} is {list(grid.shape)}, but this model takes {what} {list(expected)}")
             yield NamedImage(name, grid)
+
+    def _load_photograph(self, path: Path) -> NamedImage:
+        """Compute the features of a photograph with the backbone of the training data."""
+        config, extractor = self.model.config, self.extractor
+        expected = [config.channels, config.height, config.width]
+        if extractor is None:
+            raise InputError(f"{path}: this model takes features {expected}, not images: pass a {FEATURES} file")
+        height, width = (side * extractor.backbone.stride for side in expected[1:])
+        with open_regular(path) as file:
+            photograph = decode_image(file, str(path))
+        (features,) = extractor(np.stack([resize_image(photograph, height, width)]))
+        if list(features.shape) != expected:
+            raise InputError(f"{path}: {extractor.name} has features {list(features.shape)}, but this model {expected}")
+        photograph.thumbnail((DISPLAYED, DISPLAYED))
+        return NamedImage(path.name, features, np.asarray(photograph))
+
+    @cached_property
+    def extractor(self) -> FeatureExtractor | None:
+        """The backbone of a model of features; None if it is not known."""
+        return FeatureExtractor(self.model.config.backbone) if self.model.config.backbone else None

@@ -1,28 +1,29 @@
 """Image captioning task."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
 from qkv.config import Rate
-from qkv.datasets.batching import IGNORE, round_up
+from qkv.datasets.batching import IGNORE, round_up, shuffled_batches
 from qkv.datasets.dataset import CaptionDataset
 from qkv.datasets.examples.captions import Captions
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
+from qkv.generation import GenerationConfig
 from qkv.metrics import Metric
 from qkv.metrics.alignment_metrics import inside
-from qkv.metrics.text_metrics import caption_bleu, exact_captions
+from qkv.metrics.text_metrics import caption_scores
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
-from qkv.pipelines.captioner import Captioner
+from qkv.pipelines.captioner import GREEDY, Captioner
 from qkv.pipelines.image_preprocessing import as_model_input
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
-from qkv.tasks.base.task import LOSS, Pixels, Sample, Task, TaskConfig, random_batches
+from qkv.tasks.base.task import LOSS, Evaluation, Pixels, Sample, Task, TaskConfig, random_batches
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Shaped, Tensor
@@ -59,6 +60,7 @@ class CaptioningConfig(TaskConfig):
 
     label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
     shift: Pixels = 0  # maximum random shift in pixels
+    group_by_length: bool = False  # batches of captions of similar length, which need less padding
 
 
 @register("task", "caption")
@@ -77,14 +79,17 @@ class CaptioningTask(Task):
     datasets = (CaptionDataset,)
     batch_units = ("examples",)
     config_class = CaptioningConfig
-    from_data = ("vocab_size", "channels", "height", "width")
+    test_metrics: ClassVar = {f"bleu_{order}": Metric(f"BLEU-{order}") for order in (1, 2, 3)}
+    from_data = ("vocab_size", "channels", "height", "width", "backbone")
     evaluation_unit = "pictures"
+    searches = True
     capturable = True
 
     @classmethod
     def sizes(cls, data: CaptionDataset, tokenizer: Tokenizer) -> dict[str, Any]:
         _, channels, height, width = data.splits["train"].images.shape
-        return {"vocab_size": len(tokenizer), "channels": channels, "height": height, "width": width}
+        sizes = {"vocab_size": len(tokenizer), "channels": channels, "height": height, "width": width}
+        return {**sizes, "backbone": data.backbone}
 
     def setup(self, data: CaptionDataset) -> None:
         """Encode the captions, skipping those longer than the model allows with a note."""
@@ -108,6 +113,9 @@ class CaptioningTask(Task):
 
     def epoch(self, number: int) -> list[list[int]]:
         self.number = number
+        if self.options.group_by_length:
+            lengths = [len(example.tokens) + 1 for example in self.captions]
+            return shuffled_batches(lengths, self.train_config.batching, self.seed, number)
         return random_batches(len(self.captions), self.size, self.seed, number)
 
     @property
@@ -138,25 +146,65 @@ class CaptioningTask(Task):
     @torch.inference_mode()
     def score_examples(self, model: ShowAttendTell, examples: Captions) -> dict[str, float]:
         """Loss of all captions, metrics of greedy search, and pointing accuracy where objects are known."""
+        texts = self._caption(model, examples, use_engine=model.device.type == "cpu")
+        scores = caption_scores(texts, self._references(examples))
+        values = {name: score.value for name, score in scores.items() if name in self.metrics}
+        return {"loss": self._loss_of(model, examples), **values, **self._pointing_scores(model, examples)}
+
+    @torch.inference_mode()
+    def evaluate(
+        self,
+        model: ShowAttendTell,
+        data: CaptionDataset,
+        split: str,
+        search: GenerationConfig = GREEDY,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> Evaluation:
+        """Caption the pictures of a split and score the captions against all references."""
+        examples = data.splits[split]
+        texts = self._caption(model, examples, search, progress)
+        scores = caption_scores(texts, self._references(examples))
+        values = {name: score.value for name, score in scores.items()}
+        return Evaluation(
+            len(examples),
+            self.evaluation_unit,
+            {"loss": self._loss_of(model, examples), **values, **self._pointing_scores(model, examples)},
+            {name: score.signature for name, score in scores.items() if score.signature},
+            outputs=tuple(texts),
+        )
+
+    def _loss_of(self, model: ShowAttendTell, examples: Captions) -> float:
+        """Mean cross-entropy of all captions in nats."""
         total, tokens = 0.0, 0
         for chunk in self._chunks(encode_captions(self.tokenizer, examples)):
             batch = self._collate(examples, chunk).to(model.device)
             logits = model(batch.images, batch.target_in)
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
-        captioner, texts = Captioner(model, self.tokenizer, use_engine=model.device.type == "cpu"), []
+        return total / tokens
+
+    def _caption(
+        self,
+        model: ShowAttendTell,
+        examples: Captions,
+        search: GenerationConfig = GREEDY,
+        progress: Callable[[int], None] = lambda done: None,
+        use_engine: bool = True,
+    ) -> list[str]:
+        """The best caption of each picture."""
+        captioner, texts = Captioner(model, self.tokenizer, use_engine=use_engine), list[str]()
         for chunk in self._chunks([CaptionExample(number, []) for number in range(len(examples))]):
             images = self._collate(examples, chunk).to(model.device).images
-            texts += [self.tokenizer.decode(best.tokens) for (best,) in captioner.decode(images)]
-        references = [[self.tokenizer.normalize(text) for text in references] for references in examples.texts]
-        scores = {
-            "loss": total / tokens,
-            "exact": exact_captions(texts, references),
-            "bleu": caption_bleu(texts, references).value,
-        }
-        if examples.objects and model.alignment_layers:
-            scores["pointing"] = self._pointing(model, examples)
-        return scores
+            texts += [self.tokenizer.decode(best.tokens) for (best,) in captioner.decode(images, search)]
+            progress(len(texts))
+        return texts
+
+    def _references(self, examples: Captions) -> list[list[str]]:
+        return [[self.tokenizer.normalize(text) for text in texts] for texts in examples.texts]
+
+    def _pointing_scores(self, model: ShowAttendTell, examples: Captions) -> dict[str, float]:
+        known = examples.objects and model.alignment_layers
+        return {"pointing": self._pointing(model, examples)} if known else {}
 
     @torch.inference_mode()
     def samples(self, model: ShowAttendTell, count: int) -> list[Sample]:

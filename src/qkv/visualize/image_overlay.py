@@ -55,9 +55,10 @@ def data_url(image: Image.Image) -> str:
 
 
 def resized(pixels: UInt8[np.ndarray, "height width colours"], side: int) -> Image.Image:
-    """Return an image whose longer side has `side` pixels, without interpolation."""
+    """Return an image whose longer side has `side` pixels, enlarged without interpolation."""
     height, width = (max(1, round(size * side / max(pixels.shape[:2]))) for size in pixels.shape[:2])
-    return Image.fromarray(np.ascontiguousarray(pixels)).resize((width, height), Image.Resampling.NEAREST)
+    method = Image.Resampling.NEAREST if side >= max(pixels.shape[:2]) else Image.Resampling.BOX
+    return Image.fromarray(np.ascontiguousarray(pixels)).resize((width, height), method)
 
 
 def coloured(image: Image.Image, weights: Float[np.ndarray, "rows columns"]) -> Image.Image:

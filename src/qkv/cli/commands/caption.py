@@ -32,6 +32,9 @@ def caption(
     batch_size: options.BatchSize = None,
     output: options.Output = None,
     page: options.Page = None,
+    png: Annotated[
+        Path | None, options.output_file("--png", "FILE", "Write a figure with the attention of each word.")
+    ] = None,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
@@ -61,12 +64,20 @@ def caption(
                 answers.append(row if ranked else [row])
                 _print(number, answers[-1], json=json, ranked=ranked)
             progress(begin + CHUNK)
+    if not captioner.model.alignment_layers and (page or png):
+        note("this model has no attention; the output shows captions only")
+    _draw([*chain.from_iterable(answers)], page, png)
+
+
+def _draw(captions: "list[Caption]", page: Path | None, png: Path | None) -> None:
     if page is not None:
         from qkv.visualize.pages.caption_page import save_captions
 
-        if not captioner.model.alignment_layers:
-            note("this model has no attention; the page shows captions only")
-        info(f"attention: {save_captions([*chain.from_iterable(answers)], page)}")
+        info(f"attention: {save_captions(captions, page)}")
+    if png is not None:
+        from qkv.visualize.caption_figure import save_captions_png
+
+        info(f"attention: {save_captions_png(captions, png)}")
 
 
 def _print(number: int, captions: "Sequence[Caption]", *, json: bool, ranked: bool) -> None:

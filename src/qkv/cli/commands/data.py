@@ -1,7 +1,7 @@
 """`qkv data`: list, download, preview and tokenize datasets."""
 
 import os
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +9,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.commands import shards
-from qkv.cli.console import info, note, result, result_json, result_line
+from qkv.cli.console import info, note, progress_bar, result, result_json, result_line
 from qkv.config import build
 from qkv.errors import InputError
 from qkv.registry import nearest
@@ -101,6 +101,51 @@ def fetch(
         result_json({"name": name, "license": dataset.license, "files": paths})
     else:
         result("\n".join(paths))
+
+
+@app.command()
+def features(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", autocompletion=options.complete("dataset"), help="Dataset of captioned images."),
+    ],
+    backbone: Annotated[
+        str, typer.Option("--backbone", metavar="NAME", help="Pretrained network.")
+    ] = "efficientnet_lite0",
+    side: Annotated[
+        int, typer.Option("--side", min=32, max=1024, help="Images are resized to SIDE x SIDE pixels.")
+    ] = 224,
+    data_dir: options.DataDir = None,
+    output: Annotated[
+        Path | None, options.output_file("--output", "FILE", "Safetensors file to write [in the cache].")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Compute the features of a dataset's images with a pretrained network, once.
+
+    Recipes with data.backbone read them from the cache, or from the file that data.features names.
+    """
+    from qkv.datasets.dataset import CaptionFolderConfig
+    from qkv.pipelines.feature_extractor import FeatureExtractor, write_features
+    from qkv.registry import lookup
+
+    dataset = lookup("dataset", name)
+    if not issubclass(dataset, CaptionFolderConfig):
+        raise InputError(f"{name}: has no photographs with captions")
+    config = build(dataset, {"folder": None if data_dir is None else str(data_dir)}, "data")
+    files, notes = config.read_files()
+    for message in notes:
+        note(message)
+    extractor = FeatureExtractor(backbone, data_dir)
+    if side % extractor.backbone.stride:
+        raise InputError(f"--side {side} must be a multiple of {extractor.backbone.stride}, the stride of {backbone}")
+    path = output or config.cache.folders[-1] / name / f"{backbone}.safetensors"
+    count = sum(len(split.texts) for split in files.values())
+    images = chain.from_iterable(split.open_images(side) for split in files.values())
+    with progress_bar("features", count) as progress:
+        write_features(extractor, images, count, side, path, progress)
+    summary = {"name": name, "backbone": backbone, "images": count, "file": str(path)}
+    result_json(summary) if json else result(str(path))
 
 
 @app.command()

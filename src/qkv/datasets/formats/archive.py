@@ -12,6 +12,7 @@ from typing import IO
 
 from qkv.errors import InputError
 from qkv.runtime.files import open_regular
+from qkv.runtime.text import printable
 
 LARGEST = 256 * 2**20  # bytes
 
@@ -39,6 +40,23 @@ def unpack_members(path: Path, select: Callable[[str], bool], limit: int = LARGE
             members[name] = _read(archive.open(name), path, limit)
             limit -= len(members[name])
     return members
+
+
+def tar_members(path: Path, largest: int = LARGEST) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and content of each file of an uncompressed .tar file in order, without unpacking it.
+
+    A file of more than `largest` bytes is an error before it is read.
+    """
+    with _open(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        for member in tar:
+            if not member.isfile():
+                continue
+            if member.size > largest:
+                raise InputError(
+                    f"{path}: {printable(member.name, 80)} has {member.size:,} bytes, more than {largest:,}"
+                )
+            extracted = tar.extractfile(member)
+            yield member.name, _read(extracted or io.BytesIO(), path, largest)
 
 
 @contextmanager

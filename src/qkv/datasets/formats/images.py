@@ -1,12 +1,12 @@
 """Labeled images, the idx file format of MNIST, and image files of users, which are not trusted."""
 
-import io
 import math
 import os
 import struct
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -58,26 +58,37 @@ def read_image(path: Path, channels: int, height: int, width: int) -> UInt8[ndar
     """Read an image, rotated according to EXIF, resized, with transparent pixels on white."""
     if channels not in (1, 3):
         raise InputError(f"{path}: images have one channel (grayscale) or three (RGB), but this model has {channels}")
+    with open_regular(path) as file:
+        return resize_image(decode_image(file, str(path), "L" if channels == 1 else "RGB"), height, width)
+
+
+def resize_image(image: Image.Image, height: int, width: int) -> UInt8[ndarray, "channels height width"]:
+    """Return the pixels of an image as an array after resizing, which does not keep the aspect ratio."""
+    pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+    return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
+
+
+def decode_image(file: IO[bytes], where: str, mode: str = "RGB") -> Image.Image:
+    """Decode an image file, rotated according to EXIF, with transparent pixels on white; errors begin with `where`."""
     try:
-        with warnings.catch_warnings(), open_regular(path) as file:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # covered by the errors below
-            flat = _decode(file, "L" if channels == 1 else "RGB")
+            return _decode(file, mode)
     except InputError as error:
-        prefix = "" if str(error).startswith(str(path)) else f"{path}: "
-        raise InputError(f"{prefix}{error}") from None
+        raise InputError(f"{where}: {error}") from None
     except Image.DecompressionBombError:  # too large for Pillow to open
-        raise InputError(f"{path}: has too many pixels: resize it first") from None
+        raise InputError(f"{where}: has too many pixels: resize it first") from None
     except UnidentifiedImageError:
-        raise InputError(f"{path}: not an image in a supported format ({', '.join(FORMATS)})") from None
+        raise InputError(f"{where}: not an image in a supported format ({', '.join(FORMATS)})") from None
     except Exception as error:  # decoders may raise anything for a crafted file
-        raise InputError(f"{path}: truncated or corrupt: {' '.join(str(error).split())[:200]}") from None
-    pixels = np.asarray(flat.resize((width, height), Image.Resampling.BILINEAR))
-    return pixels[None] if channels == 1 else np.moveaxis(pixels, -1, 0)
+        raise InputError(f"{where}: truncated or corrupt: {' '.join(str(error).split())[:200]}") from None
 
 
-def _decode(file: io.BufferedReader, mode: str) -> Image.Image:
+def _decode(file: IO[bytes], mode: str) -> Image.Image:
     """Check the size of an image, and decode its first frame in the given mode."""
-    if os.fstat(file.fileno()).st_size > MAX_BYTES:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if size > MAX_BYTES:
         raise InputError(f"larger than {MAX_BYTES // 2**20} MiB")
     with Image.open(file, formats=FORMATS) as image:
         if max(image.size) > MAX_SIDE or image.width * image.height > MAX_PIXELS:
@@ -94,7 +105,7 @@ def _decode(file: io.BufferedReader, mode: str) -> Image.Image:
     return flat
 
 
-def _check_scans(file: io.BufferedReader) -> None:
+def _check_scans(file: IO[bytes]) -> None:
     """Raise for a JPEG with too many scans; the marker cannot occur within their data."""
     start = file.tell()
     file.seek(0)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from qkv.datasets.columns import CAPTIONS
-from qkv.datasets.dataset import CaptionDataset, CaptionFolderConfig
+from qkv.datasets.dataset import CaptionFolderConfig
+from qkv.datasets.examples.captions import CaptionFiles
 from qkv.datasets.formats.tables import parse_json
 from qkv.datasets.formats.text_files import read_text
 from qkv.errors import InputError
@@ -27,7 +28,7 @@ class COCO(CaptionFolderConfig):
     summary = "your copy of COCO captions, or captioned images in its format (data.folder)"
     columns = CAPTIONS
 
-    def read(self) -> CaptionDataset:
+    def read_files(self) -> tuple[dict[str, CaptionFiles], tuple[str, ...]]:
         folder = self.find_folder("annotations/captions_train*.json")
         paths = {
             split: path
@@ -36,13 +37,10 @@ class COCO(CaptionFolderConfig):
         }
         if "valid" not in paths:
             raise InputError(f"{folder}: no annotations/captions_val*.json for validation")
-        captions = {split: _captions(path) for split, path in paths.items()}  # first: reading images takes minutes
-        captions["train"] = dict(list(captions["train"].items())[: self.size])
-        splits = {
-            split: self.read_images(captions[split], folder / path.stem.removeprefix("captions_"))
+        return {
+            split: CaptionFiles(_captions(path), folder / path.stem.removeprefix("captions_"))
             for split, path in paths.items()
-        }
-        return CaptionDataset(splits)
+        }, ()
 
 
 def _captions(path: Path) -> dict[str, list[str]]:

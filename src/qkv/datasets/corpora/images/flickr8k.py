@@ -5,24 +5,31 @@
     Flicker8k_Dataset/, Images/    the images, in one of these folders
     Flickr_8k.trainImages.txt      the images of the training split, likewise devImages and testImages
 
-Without the last three files, images are split by a hash of their names.
+Without the last three files, images are split by a hash of their names. Alternatively, in archives of a split each:
+
+    captions.tsv                   image, split and five captions in tab-separated columns, after a line of their names
+    train.tar, dev.tar, test.tar   the images
 """
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from qkv.datasets.columns import CAPTIONS
-from qkv.datasets.dataset import CaptionDataset, CaptionFolderConfig
+from qkv.datasets.columns import BLEU_1_TO_4
+from qkv.datasets.dataset import CaptionFolderConfig
+from qkv.datasets.examples.captions import CaptionFiles
 from qkv.datasets.formats.tables import csv_rows
 from qkv.datasets.formats.text_files import read_lines, split_of
 from qkv.errors import InputError
 from qkv.registry import register
 from qkv.runtime.text import printable
 
-TOKENS, TABLE = "Flickr8k.token.txt", "captions.txt"
+TOKENS, TABLE, ARCHIVED = "Flickr8k.token.txt", "captions.txt", "captions.tsv"
 HEADER = ["image", "caption"]  # of captions.txt
 IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images", ".")
 LISTS = {"train": "Flickr_8k.trainImages.txt", "valid": "Flickr_8k.devImages.txt", "test": "Flickr_8k.testImages.txt"}
+
+SPLIT_NAMES = {"train": "train", "dev": "valid", "test": "test"}  # in captions.tsv, and ours
+ARCHIVES = {split: f"{name}.tar" for name, split in SPLIT_NAMES.items()}
 
 
 @register("dataset", "flickr8k")
@@ -30,26 +37,48 @@ class Flickr8k(CaptionFolderConfig):
     """A copy of Flickr8k, or a folder in its format."""
 
     summary = "your copy of Flickr8k, or captioned images in its format (data.folder)"
-    columns = CAPTIONS
+    columns = BLEU_1_TO_4
 
-    def read(self) -> CaptionDataset:
-        folder = self.find_folder(TOKENS, TABLE)
+    def read_files(self) -> tuple[dict[str, CaptionFiles], tuple[str, ...]]:
+        folder = self.find_folder(TOKENS, TABLE, ARCHIVED)
+        if (folder / ARCHIVED).is_file():
+            return _archived(folder / ARCHIVED), ()
         captions: dict[str, list[str]] = {}
         for name, caption in _lines(folder):
             captions.setdefault(name, []).append(caption)
         images = next(folder / name for name in IMAGE_FOLDERS if (folder / name).is_dir())
         notes: list[str] = []
         names_of = _splits(folder, captions, notes)
-        for split in ("train", "valid"):  # first: reading images can take minutes
+        for split in ("train", "valid"):
             if not names_of[split]:
                 raise InputError(f"{folder}: there are no images for the split {split}")
-        names_of["train"] = names_of["train"][: self.size]
-        splits = {
-            split: self.read_images({name: captions[name] for name in names}, images)
+        files = {
+            split: CaptionFiles({name: captions[name] for name in names}, images)
             for split, names in names_of.items()
             if names
         }
-        return CaptionDataset(splits, tuple(notes))
+        return files, tuple(notes)
+
+
+def _archived(path: Path) -> dict[str, CaptionFiles]:
+    """Read captions.tsv: the captions of each split, whose images are in an archive."""
+    texts: dict[str, dict[str, list[str]]] = {split: {} for split in ARCHIVES}
+    names: set[str] = set()
+    for number, line in enumerate(read_lines(path), start=1):
+        name, split, *captions = (cell.strip() for cell in f"{line}\t".split("\t"))
+        if number == 1 and (name, split) == ("image", "split"):
+            continue
+        captions = list(filter(None, captions))
+        if split not in SPLIT_NAMES or not name or not captions:
+            raise InputError(f"{path}: line {number} must have an image name, train, dev or test, and captions")
+        if name in names:
+            raise InputError(f"{path}: line {number}: {printable(name, 80)} is in the file more than once")
+        names.add(name)
+        texts[SPLIT_NAMES[split]][name] = captions
+    for split in ("train", "valid"):
+        if not texts[split]:
+            raise InputError(f"{path}: there are no images for the split {split}")
+    return {split: CaptionFiles(of, path.with_name(ARCHIVES[split])) for split, of in texts.items() if of}
 
 
 def _lines(folder: Path) -> Iterator[tuple[str, str]]:

@@ -25,6 +25,11 @@ ROUGE = tuple(Column(f"rouge_{kind.lower()}", f"ROUGE-{kind}, %", 100) for kind 
 CAPTIONS = (Column("bleu", "sacreBLEU"), EXACT)
 
 
+def bleu_of_languages(*languages: str) -> tuple[Column, ...]:
+    """Columns of BLEU in each of several target languages."""
+    return tuple(Column(f"bleu_tokenised_{name}", f"BLEU, {name}, lowercased, tokenised") for name in languages)
+
+
 def wrong_bits(*sizes: str) -> tuple[Column, ...]:
     """Columns of the number of wrong bits per sequence at these sizes."""
     return tuple(Column(f"bits_at_{size}", f"wrong bits at {size}", higher_is_better=False) for size in sizes)

@@ -110,10 +110,10 @@ class Translator(DecoderPipeline):
             exact=exact,
             sampling=sampling,
         )
-        search = {"prefix": prefix, "attention": attention, "batch_size": batch_size}
-        answers = dict(self.stream(texts, config, target=target, **search))
-        results: list[Any] = [answers[index] for index in range(len(texts))]
-        return results if num_return_sequences > 1 else [best for (best,) in results]
+        results = self.stream(texts, config, target=target, prefix=prefix, attention=attention, batch_size=batch_size)
+        answers = dict(results)
+        ordered: list[Any] = [answers[index] for index in range(len(texts))]
+        return ordered if num_return_sequences > 1 else [best for (best,) in ordered]
 
     def stream(
         self,

@@ -396,8 +396,8 @@ def _hard_at(what: str, shape: Shape, keys: int, score: Score) -> None:
     if not calls["hard"]().equal(calls["hard, by a product"]()):
         refuse("hard", f"{what}, {keys} keys", error(calls["hard"](), calls["hard, by a product"]().double()))
         return
-    many = max(1, 2**22 // (batch * heads * shape[2] * keys * features // 64))  # enough calls for the clock
-    took = milliseconds({**calls}, rounds=9, calls=min(many, 50), clock=time.process_time)
+    many = max(1, 2**19 // (batch * heads * shape[2] * keys * features // 64))
+    took = milliseconds({**calls}, rounds=7, calls=many, clock=time.process_time)
     figures = {f"{name} ms": round(taken, 3) for name, taken in took.items()}
     tell("hard", f"{what}, {keys} keys", **figures, hard_over_soft=round(took["hard"] / took["soft"], 2))
 

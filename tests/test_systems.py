@@ -61,7 +61,7 @@ EACH = pytest.mark.parametrize("system", SYSTEMS, ids=[system.name for system in
 def test_systems_are_listed_once_and_cover_all_notes():
     names = [system.name for system in SYSTEMS]
     assert len(names) == len(set(names)) >= 46
-    assert NOTES == {note for system in SYSTEMS for note in system.notes.split(", ") if note}
+    assert {note for system in SYSTEMS for note in system.notes.split(", ") if note} == NOTES
 
 
 @EACH

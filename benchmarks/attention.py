@@ -7,6 +7,7 @@
 overhead   overhead of `attend` over the kernel it calls, for tiny tensors (CPU)
 kernels    `attend` with backend="auto" compared with direct calls of flash, cuDNN and FlexAttention (GPU)
 additive   fused additive attention compared with torch.compile of its formula: time and memory (GPU)
+hard       hard attention, which gathers the chosen values, compared with soft attention, by length (CPU)
 watch      cost of watching one head of a 12-layer model at 1,024 tokens (CPU, GPU)
 """
 
@@ -24,14 +25,18 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import qkv
 from benchmarks.timing import GPU, MOST_ERROR, Contender, error, milliseconds, refuse, right, tell
 from qkv.attention import (
+    Additive,
     ALiBi,
     Attend,
     Causal,
     Documents,
+    Hard,
     Mask,
     Padding,
     Position,
     Relative,
+    ScaledDot,
+    Score,
     Window,
     attend,
 )  # fmt: skip
@@ -364,6 +369,39 @@ def _attention(model: nn.Module) -> Iterator[Attend]:
     return (module for module in model.modules() if isinstance(module, Attend))
 
 
+# ----------------------------------------------------------------------------------------------------------- hard
+
+
+@torch.inference_mode()
+def hard() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for length in (64, 128, 256, 512, 1024, 2048, 4096):
+        _hard_at("one query", (32, 1, 1, 512), length, ScaledDot())
+        _hard_at("one query, additive score", (32, 1, 1, 512), length, Additive(512, 512, 512))
+        _hard_at("all queries", (1, 8, length, 64), length, ScaledDot())
+    torch.set_num_threads(threads)
+
+
+def _hard_at(what: str, shape: Shape, keys: int, score: Score) -> None:
+    """Time queries of a shape over transformed keys, as in a decoder."""
+    batch, heads, _, features = shape
+    query, value = torch.randn(shape), torch.randn(batch, heads, keys, features)
+    key, align = score.keys(torch.randn(batch, heads, keys, features)), Hard().eval()
+    calls: dict[str, Call] = {
+        "soft": lambda: attend(query, key, value, score=score).output,
+        "hard, by a product": lambda: attend(query, key, value, score=score, align=align, backend="reference").output,
+        "hard": lambda: attend(query, key, value, score=score, align=align).output,
+    }
+    if not calls["hard"]().equal(calls["hard, by a product"]()):
+        refuse("hard", f"{what}, {keys} keys", error(calls["hard"](), calls["hard, by a product"]().double()))
+        return
+    many = max(1, 2**19 // (batch * heads * shape[2] * keys * features // 64))
+    took = milliseconds({**calls}, rounds=7, calls=many, clock=time.process_time)
+    figures = {f"{name} ms": round(taken, 3) for name, taken in took.items()}
+    tell("hard", f"{what}, {keys} keys", **figures, hard_over_soft=round(took["hard"] / took["soft"], 2))
+
+
 # ----------------------------------------------------------------------------------------------------- crossovers
 
 
@@ -425,6 +463,7 @@ SECTIONS: dict[str, tuple[Callable[[], None], bool]] = {  # and whether it needs
     "overhead": (overhead, False),
     "kernels": (kernels, True),
     "additive": (additive, True),
+    "hard": (hard, False),
     "watch": (watch, False),
 }
 

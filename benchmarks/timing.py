@@ -12,12 +12,16 @@ from torch import Tensor
 GPU = torch.cuda.is_available()
 MOST_ERROR = 2e-2  # of the norm of the float64 result: bf16 operands land between 2e-3 and 1e-2
 Contender = Callable[[], object]
+Clock = Callable[[], float]  # seconds
 
 
-def milliseconds(contenders: dict[str, Contender], rounds: int = 15, calls: int = 5) -> dict[str, float]:
+def milliseconds(
+    contenders: dict[str, Contender], rounds: int = 15, calls: int = 5, clock: Clock = time.perf_counter
+) -> dict[str, float]:
     """Median time of each function, interleaved so that disturbances affect all equally.
 
     Each round has another order: a GPU runs faster after work that let it cool, so nobody may always follow the same.
+    `time.process_time` is the clock of one thread on a CPU that other programs use too.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for contender in contenders.values():
@@ -25,16 +29,16 @@ def milliseconds(contenders: dict[str, Contender], rounds: int = 15, calls: int 
             contender()
     for number in range(rounds):
         for name in random.Random(number).sample(list(contenders), len(contenders)):
-            times[name].append(_one_timing(contenders[name], calls))
+            times[name].append(_one_timing(contenders[name], calls, clock))
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 
-def _one_timing(contender: Contender, calls: int) -> float:
+def _one_timing(contender: Contender, calls: int, clock: Clock) -> float:
     if not GPU:
-        begin = time.perf_counter()
+        begin = clock()
         for _ in range(calls):
             contender()
-        return (time.perf_counter() - begin) / calls * 1e3
+        return (clock() - begin) / calls * 1e3
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()

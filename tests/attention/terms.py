@@ -148,6 +148,7 @@ SUPPORTED: dict[str, tuple[Product, ...]] = {
         (DOT_PRODUCTS, ("local-p",), SCORE_POSITIONS, ("none", "padding")),
     ),
     "triton": ((HIDDEN_LAYERS, SOFTMAXES, ("none", "rotary"), MASKS),),
+    "gather": ((SCORES, ("hard",), SCORE_POSITIONS, MASKS),),
 }
 CPU_INFERENCE_ONLY = ("flex",)  # these backends have no backward pass on the CPU
 CASES: list[Case] = list(product(SCORES, ALIGNS, POSITIONS, MASKS))

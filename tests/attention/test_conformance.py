@@ -147,6 +147,12 @@ def test_sdpa_matches_the_float64_reference_for_all_combinations(score, align):
         check(BASE, case, "sdpa", torch.float32)
 
 
+@pytest.mark.parametrize("score", SCORES)
+def test_gather_matches_the_float64_reference_for_all_combinations(score):
+    for case in supported_cases("gather", score):
+        check(BASE, case, "gather", torch.float32)
+
+
 @pytest.mark.parametrize("score", DOT_PRODUCTS)
 @pytest.mark.compiled
 def test_flex_inference_matches_the_float64_reference(score):
@@ -176,7 +182,7 @@ def check_any_shape(backend: str, data: st.DataObject, sizes: Sizes) -> None:
         check(sizes, case, backend, torch.float32)
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa", pytest.param("flex", marks=pytest.mark.compiled)])
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "gather", pytest.param("flex", marks=pytest.mark.compiled)])
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), sizes=SHAPES)
 def test_supported_cases_match_the_float64_reference_for_any_shape(backend, data, sizes):

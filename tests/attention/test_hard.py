@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.attention import AttentionOutput, Dense, Dot, Padding, Softmax, attend, watch
+from qkv.attention import AttentionOutput, Causal, Dense, Dot, Padding, Softmax, attend, explain, watch
+from qkv.attention.backends import gather
 from qkv.attention.hard import Hard
 from qkv.attention.operator import Attend
 from qkv.errors import InputError, ShapeError
@@ -378,3 +379,95 @@ class TestInvalidArguments:
             choose(torch.randn(batch, 1, 3, 4), align)
         with pytest.raises(ShapeError, match="differ"):
             align.loss(torch.ones(2))
+
+
+def tensors(queries: int = 6, kv_heads: int = 2, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((2, 4, queries, 8), (2, kv_heads, 7, 8), (2, kv_heads, 7, 5))
+    return [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
+
+
+class TestGather:
+    """The chosen values are gathered, with the results of the product of weights and values."""
+
+    @pytest.mark.parametrize("kv_heads", [1, 2, 4])
+    @pytest.mark.parametrize("mask", [None, Causal(), Padding(torch.tensor([3, 0]))])
+    def test_values_and_gradients_equal_those_of_the_reference(self, mask, kv_heads):
+        outputs, grads = [], []
+        for backend in ("reference", "gather"):
+            leaves = tensors(kv_heads=kv_heads)
+            output = attend(*leaves, mask=mask, align=Hard().eval(), backend=backend).output
+            factors = torch.randint(-8, 8, output.shape, generator=torch.Generator().manual_seed(1)).float()
+            outputs.append(output)
+            grads.append(torch.autograd.grad((output * factors).sum(), leaves[2])[0])  # sums of integers are exact
+        assert outputs[0].equal(outputs[1])
+        assert grads[0].equal(grads[1])
+
+    @pytest.mark.parametrize(
+        "mask", [None, Causal(), Padding(torch.tensor([5, 0])), Dense(torch.rand(2, 4, 6, 7) > 0.4)]
+    )
+    @pytest.mark.parametrize("cells", [1, 2 * 4 * 7 * 4])
+    def test_blocks_of_queries_give_the_same_values(self, mask, cells, monkeypatch):
+        monkeypatch.setattr(gather, "BLOCK_CELLS", cells)
+        with torch.no_grad():
+            blocks, together = (
+                attend(*tensors(), mask=mask, align=Hard().eval(), backend=backend).output
+                for backend in ("gather", "reference")
+            )
+        assert blocks.equal(together)
+
+    @pytest.mark.parametrize("estimator", ["gumbel", "reinforce"])
+    def test_samples_are_those_of_the_reference(self, estimator, monkeypatch):
+        monkeypatch.setattr(gather, "BLOCK_CELLS", 1)
+        outputs = []
+        for backend in ("reference", "gather"):
+            torch.manual_seed(3)
+            with torch.no_grad():
+                outputs.append(attend(*tensors(), align=Hard(estimator).train(), backend=backend).output)
+        assert outputs[0].equal(outputs[1])
+
+    def test_rewarded_samples_have_the_gradients_of_the_reference(self):
+        grads = []
+        for backend in ("reference", "gather"):
+            torch.manual_seed(3)
+            align, leaves = Hard("reinforce").train(), tensors()
+            output = attend(*leaves, align=align, backend=backend).output
+            loss = align.loss(torch.tensor([1.0, -2.0])).loss + output.square().sum()
+            grads.append(torch.autograd.grad(loss, leaves))
+        for actual, expected in zip(*grads, strict=True):
+            torch.testing.assert_close(actual, expected)
+
+    def test_values_of_other_keys_are_not_read(self):
+        query, key, value = (x.detach() for x in tensors(queries=1, kv_heads=4))
+        scores = query @ key.transpose(-1, -2)
+        chosen = scores.argmax(dim=-1, keepdim=True).expand(-1, -1, -1, 5)
+        others = torch.full_like(value, torch.nan).scatter(2, chosen, value.gather(2, chosen))
+        with torch.no_grad():
+            actual = attend(query, key, others, align=Hard().eval()).output
+        assert actual.equal(value.gather(2, chosen))
+
+    def test_it_runs_in_inference_and_for_samples_but_not_where_weights_have_a_gradient(self):
+        for align, backend in (
+            (Hard().eval(), "gather"),
+            (Hard("reinforce").train(), "gather"),
+            (Hard("straight-through").train(), "reference"),
+            (Hard("gumbel").train(), "reference"),
+        ):
+            assert explain(*tensors(), align=align).backend == backend
+        with torch.no_grad():
+            assert explain(*tensors(), align=Hard("gumbel").train()).backend == "gather"
+        assert explain(*tensors(), align=Hard().eval(), dropout=0.1).backend == "reference"
+
+    def test_watched_samples_are_those_that_were_used(self):
+        query, key, value = (x.detach() for x in tensors(kv_heads=4))
+        layer = Attend(align=Hard("reinforce")).train()
+        with watch(layer) as recorded:
+            output = layer(query, key, value).output
+        assert is_one_hot(recorded[""].weights)
+        assert output.equal(recorded[""].weights @ value)
+
+    def test_autocast_has_the_dtype_of_a_product(self):
+        for backend in ("reference", "gather"):
+            with torch.autocast("cpu", torch.bfloat16):
+                output = attend(*tensors(), align=Hard().eval(), backend=backend).output
+            assert output.dtype == torch.bfloat16

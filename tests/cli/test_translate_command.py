@@ -20,8 +20,9 @@ Command = Callable[..., Ended]
 TEXTS = ["two dogs play", "a man rides a bicycle ."]
 
 
-def saved(folder: Path, std: float = 0.7, **changes: Any) -> Path:
+def saved(folder: Path, std: float = 0.7, languages: tuple[str, ...] = (), **changes: Any) -> Path:
     tokenizer = BPETokenizer.train([*TEXTS, "zwei hunde spielen", "ein mann fährt rad ."], vocab_size=60)
+    tokenizer = tokenizer.with_tokens(languages)
     size = len(tokenizer)
     torch.manual_seed(5)
     model = rnn_seq2seq.RNNSeq2Seq(
@@ -200,3 +201,22 @@ def test_invalid_arguments_are_one_line_errors(
     qkv: Command, attending: Path, arguments: list[object], words: str
 ) -> None:
     assert words in qkv("translate", attending, TEXTS[0], *arguments).error
+
+
+def test_the_target_language_of_a_multilingual_model_is_an_option(qkv: Command, tmp_path: Path) -> None:
+    model = saved(tmp_path / "multilingual", languages=("<2de>", "<2fr>"))
+    translator = Translator(model, device="cpu")
+    for language in ("de", "fr"):
+        ended = qkv("translate", model, *TEXTS, "--target", language)
+        assert ended.out.splitlines() == [answer.text for answer in translator(TEXTS, target=language)]
+    assert "de, fr" in qkv("translate", model, *TEXTS).error
+    assert "'xx'" in qkv("translate", model, *TEXTS, "--target", "xx").error
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join([TEXTS[0], "", TEXTS[1]]) + "\n")
+    assert qkv("translate", model, "--input", lines, "--output", tmp_path / "out.txt", "--target", "fr").code == 0
+    written = (tmp_path / "out.txt").read_text().splitlines()
+    assert written == [translator(TEXTS[0], target="fr").text, "", translator(TEXTS[1], target="fr").text]
+
+
+def test_a_model_of_one_language_takes_no_target(qkv: Command, plain: Path) -> None:
+    assert "target" in qkv("translate", plain, TEXTS[0], "--target", "de").error

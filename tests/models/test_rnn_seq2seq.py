@@ -212,12 +212,19 @@ def test_luong_attention_matches_its_equations(score, feeding):
     torch.testing.assert_close(watched["decoder"].weights, torch.stack(seen)[None, None])
 
 
+@pytest.mark.parametrize("bridge", ["none", "linear", "tanh"])
 @pytest.mark.parametrize("context", ["initial", "every_step", "both"])
-def test_without_attention_it_matches_its_equations(context):
-    model = make_model(decoder="plain", context=context)
+def test_without_attention_it_matches_its_equations(context, bridge):
+    model = make_model(decoder="plain", context=context, bridge=bridge)
     decoder = model.decoder
     _, last = encode_reference(model, SOURCE)
-    s = torch.zeros(8).double() if context == "every_step" else torch.tanh(decoder.bridge.project(last))
+    if context == "every_step":  # c is the input of every step only
+        s = torch.zeros(8).double()
+    elif bridge == "none":  # c is the initial state itself
+        s = last
+    else:
+        s = decoder.bridge.project(last)
+        s = torch.tanh(s) if bridge == "tanh" else s
     c = last[:0] if context == "initial" else last
     logits = []
     for token in TARGET:

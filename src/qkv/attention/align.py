@@ -49,6 +49,14 @@ class Align(ABC):
         """Return the parameters with which a fused softmax computes these weights; None if it cannot."""
         return None
 
+    def selects_one_key(self) -> bool:
+        """Whether the weights are now those of `select_keys`: 1 for one key per query, without a gradient."""
+        return False
+
+    def select_keys(self, inputs: AlignInput) -> Int[Tensor, "batch heads query"]:
+        """Return the index of the key that each query attends to."""
+        raise NotImplementedError
+
 
 @final
 @register("align", "softmax", "soft")

@@ -25,7 +25,7 @@ from qkv.attention.score_shape import Allowed, Queries, Scores, Weights
 from qkv.config import NonNegativeFloat, PositiveFloat, Probability, Rate
 from qkv.errors import InputError, ShapeError
 from qkv.registry import nearest, register
-from qkv.types import Bool, Float, Tensor
+from qkv.types import Bool, Float, Int, Tensor
 
 ESTIMATORS = ("straight-through", "gumbel", "reinforce")
 BASELINES = ("moving-average", "learned")
@@ -114,22 +114,28 @@ class Hard(nn.Module, Align):
         )
 
     def compute_weights(self, inputs: AlignInput) -> Weights:
-        scores, allowed, query, _ = inputs
-        scores32 = at_least_float32(scores)
-        if not self.training:
-            weights = _one_hot_argmax(scores32)
+        scores = at_least_float32(inputs.scores)
+        if self.selects_one_key():
+            weights = one_hot(self.select_keys(inputs), scores)
         elif self.estimator == "straight-through":
-            weights = _straight_through(scores32.softmax(dim=-1), _one_hot_argmax(scores32))
+            weights = _straight_through(scores.softmax(dim=-1), one_hot(scores.argmax(dim=-1), scores))
         else:
-            noisy = scores32 + _gumbel_noise(scores32)
-            weights = _one_hot_argmax(noisy)  # a sample from p (Gumbel-max trick)
-            if self.estimator == "gumbel":
-                weights = _straight_through(
-                    apply_temperature(noisy, self.temperature, allowed).softmax(dim=-1), weights
-                )
-            elif torch.is_grad_enabled() and not in_backward():
-                self._store_draws(scores32, weights, allowed, query)
-        return weights.to(scores.dtype)
+            noisy = scores + _gumbel_noise(scores)
+            soft = apply_temperature(noisy, self.temperature, inputs.allowed).softmax(dim=-1)
+            weights = _straight_through(soft, one_hot(noisy.argmax(dim=-1), scores))
+        return weights.to(inputs.scores.dtype)
+
+    def selects_one_key(self) -> bool:
+        return not self.training or self.estimator == "reinforce" or not torch.is_grad_enabled()
+
+    def select_keys(self, inputs: AlignInput) -> Int[Tensor, "batch heads query"]:
+        scores = at_least_float32(inputs.scores)
+        if not self.training or self.estimator == "straight-through":
+            return scores.argmax(dim=-1)
+        chosen = (scores + _gumbel_noise(scores)).argmax(dim=-1)  # a sample from p (Gumbel-max trick)
+        if self.estimator == "reinforce" and torch.is_grad_enabled() and not in_backward():
+            self._store_draws(scores, one_hot(chosen, scores), inputs.allowed, inputs.query)
+        return chosen
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_draws": []}  # copies start without samples
@@ -270,9 +276,9 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def _one_hot_argmax(scores: Scores) -> Weights:
-    """One-hot argmax over the keys."""
-    return torch.zeros_like(scores).scatter(-1, scores.argmax(dim=-1, keepdim=True), 1.0)
+def one_hot(chosen: Int[Tensor, "batch heads query"], scores: Scores) -> Weights:
+    """Weight 1 for the chosen key of each query, and 0 for the others, with the shape and dtype of the scores."""
+    return torch.zeros_like(scores).scatter(-1, chosen.unsqueeze(-1), 1.0)
 
 
 def _straight_through(soft: Weights, choice: Weights) -> Weights:

@@ -7,7 +7,6 @@ from torch import nn
 
 from qkv.attention.align import Align, Softmax
 from qkv.attention.backends import Explanation, check_backend, choose, explain_choice
-from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.mask import Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, ScaledDot, Score
@@ -138,7 +137,7 @@ class Attend(nn.Module):
             start=start,
         )
         backend = choose(request, self.backend)
-        if self.watchers and backend is REFERENCE:  # it computes the weights anyway: exact even if they are sampled
+        if self.watchers and backend.has_weights:  # exact even if they are sampled
             request.need_weights = True
         result = backend.run(request)
         for watcher in self.watchers:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
 
@@ -164,6 +164,7 @@ class Backend(ABC):
     """An implementation of attention."""
 
     name: str
+    has_weights: ClassVar[bool] = False  # whether `run` can return the weights it used: samples cannot be recomputed
 
     @abstractmethod
     def supports(self, request: Request) -> str | None:

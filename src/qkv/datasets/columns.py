@@ -26,6 +26,11 @@ CAPTIONS = (Column("bleu", "sacreBLEU"), EXACT)
 BLEU_1_TO_4 = (*(Column(f"bleu_{order}", f"BLEU-{order}") for order in (1, 2, 3)), Column("bleu", "BLEU-4"))
 
 
+def bleu_of_languages(*languages: str) -> tuple[Column, ...]:
+    """Columns of BLEU in each of several target languages."""
+    return tuple(Column(f"bleu_tokenised_{name}", f"BLEU, {name}, lowercased, tokenised") for name in languages)
+
+
 def wrong_bits(*sizes: str) -> tuple[Column, ...]:
     """Columns of the number of wrong bits per sequence at these sizes."""
     return tuple(Column(f"bits_at_{size}", f"wrong bits at {size}", higher_is_better=False) for size in sizes)

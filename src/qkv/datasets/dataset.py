@@ -94,7 +94,8 @@ class Dataset(Generic[Examples]):
 class PairDataset(Dataset[list[Pair]]):
     """Pairs of a source and a target text."""
 
-    target_language: str = ""  # for metrics that tokenize; "" if unknown
+    target_language: str = ""  # for metrics that tokenize; "" if unknown, or if there are several
+    source_tokens: tuple[str, ...] = ()  # that the tokenizer of the sources must not split, such as <2de>
     pronunciations: bool = False  # whether targets are phonemes, with several pairs for a word with variants
 
     kind = "pairs"

@@ -13,7 +13,7 @@ from qkv.nn.initialization import SkipInit
 from qkv.nn.quantized import QuantizedLinear
 from qkv.types import Float, Int, Tensor
 
-BackendName = Literal["auto", "reference", "sdpa", "flex", "triton"]
+BackendName = Literal["auto", "reference", "sdpa", "flex", "triton", "gather"]
 
 
 class MultiHeadAttention(nn.Module):

@@ -97,11 +97,11 @@ class Parser(Translator):
         tokens = self.tokenizer.source.encode(" ".join(words), add_special_tokens=True)
         return max(len(tokens), len(words) + 2) <= self.model.config.max_length
 
-    def check(self, texts: Sequence[str | Tagged], first: int = 1) -> None:
+    def check(self, texts: Sequence[str | Tagged], first: int = 1, target: str | None = None) -> None:
         """Raise for the first sentence that cannot be parsed; blank texts pass. Texts are numbered from `first`."""
         self._encode({number: text for number, text in enumerate(texts, start=first) if "".join(_words(text)).strip()})
 
-    def _encode(self, inputs: Mapping[int, str | Tagged]) -> list[Source]:
+    def _encode(self, inputs: Mapping[int, str | Tagged], target: str | None = None) -> list[Source]:
         sentences = {number: _words(sentence) for number, sentence in inputs.items()}
         for number, words in sentences.items():
             if not words or not all(word.strip() for word in words):

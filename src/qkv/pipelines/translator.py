@@ -10,6 +10,7 @@ import torch
 from qkv.attention import watch
 from qkv.config import require
 from qkv.datasets.batching import EncodedPair, PairBatch, batch_by_length, collate
+from qkv.datasets.examples.pair import LANGUAGE_TOKEN, language_token, target_language
 from qkv.datasets.examples.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.generation import (
@@ -56,7 +57,8 @@ class Translator(DecoderPipeline):
     """A sequence-to-sequence model with its tokenizer: `Translator("runs/demo")("5 March 2026").text`.
 
     Models with dependency trees take sentences with heads (`Tagged`), whose tags are ignored; for
-    other models, such a sentence is its words joined by spaces.
+    other models, such a sentence is its words joined by spaces. Models with several target languages need the
+    `target`, such as "de", or the token of the language at the beginning of each text: "<2de> A dog."
     """
 
     task_description: ClassVar = "translation"
@@ -68,12 +70,16 @@ class Translator(DecoderPipeline):
         if self.model.log_mel is not None:
             raise InputError(f"{self.name}: is a speech recognizer: use qkv transcribe")
         self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer.target, self.model.config)
+        vocab = self.tokenizer.source.vocab
+        tokens = sorted(filter(LANGUAGE_TOKEN.fullmatch, vocab), key=vocab.__getitem__)
+        self.languages = [target_language(token) for token in tokens]  # to choose from
 
     @one_or_many
     def __call__(
         self,
         texts: Sequence[str | Tagged],
         *,
+        target: str | None = None,
         num_beams: int = 1,
         num_return_sequences: int = 1,
         length_penalty: float = 1.0,
@@ -104,15 +110,17 @@ class Translator(DecoderPipeline):
             exact=exact,
             sampling=sampling,
         )
-        answers = dict(self.stream(texts, config, prefix=prefix, attention=attention, batch_size=batch_size))
-        results: list[Any] = [answers[index] for index in range(len(texts))]
-        return results if num_return_sequences > 1 else [best for (best,) in results]
+        results = self.stream(texts, config, target=target, prefix=prefix, attention=attention, batch_size=batch_size)
+        answers = dict(results)
+        ordered: list[Any] = [answers[index] for index in range(len(texts))]
+        return ordered if num_return_sequences > 1 else [best for (best,) in ordered]
 
     def stream(
         self,
         texts: Sequence[str | Tagged],
         config: GenerationConfig = GREEDY,
         *,
+        target: str | None = None,
         prefix: str = "",
         attention: bool = False,
         batch_size: int | None = None,
@@ -124,7 +132,7 @@ class Translator(DecoderPipeline):
         """
         row_ids = range(len(texts)) if row_ids is None else row_ids
         require(len(row_ids) == len(texts), f"{len(texts)} text(s) but {len(row_ids)} row_ids: pass one per text")
-        sources = self._encode(dict(enumerate(texts, start=1)))
+        sources = self._encode(dict(enumerate(texts, start=1)), target)
         for results in self._decode(sources, config, prefix, row_ids, batch_size):
             pairs = [(sources[index], best) for index, hypotheses in results for best in hypotheses]
             maps = iter(self.attention(pairs) if attention else [None] * len(pairs))
@@ -292,16 +300,32 @@ class Translator(DecoderPipeline):
         """Whether a text is within the model's maximum length."""
         return len(self.tokenizer.source.encode(text_of(text), add_special_tokens=True)) <= self.model.config.max_length
 
-    def check(self, texts: Sequence[str | Tagged], first: int = 1) -> None:
+    def check(self, texts: Sequence[str | Tagged], first: int = 1, target: str | None = None) -> None:
         """Raise for the first text that cannot be translated; blank texts pass. Texts are numbered from `first`."""
-        self._encode({number: text for number, text in enumerate(texts, start=first) if text_of(text).strip()})
+        self._encode({number: text for number, text in enumerate(texts, start=first) if text_of(text).strip()}, target)
 
-    def _encode(self, inputs: Mapping[int, str | Tagged]) -> list[Source]:
+    def _with_language(self, text: str, target: str | None, number: int) -> str:
+        """Return a text with the token of the target language, or raise if it is missing, unknown or there already."""
+        if target is not None and target not in self.languages:
+            choice = f"one of {', '.join(self.languages)}" if self.languages else "not set: this model has no choice"
+            raise InputError(f"{self.name}: the target language must be {choice}, not {printable(repr(target))}")
+        present = target_language(text) in self.languages
+        if present and target is not None:
+            raise InputError(f"input {number} begins with {language_token(target_language(text))}: omit the target")
+        if self.languages and not present and target is None:
+            raise InputError(
+                f"input {number}: set the target language, one of {', '.join(self.languages)}, or begin the text with "
+                f"{language_token(self.languages[0])}"
+            )
+        return text if target is None else f"{language_token(target)} {text}"
+
+    def _encode(self, inputs: Mapping[int, str | Tagged], target: str | None = None) -> list[Source]:
         """Tokenize inputs by number, or raise an error that names the first invalid one."""
         texts = {number: text_of(sentence) for number, sentence in inputs.items()}
         for number, text in texts.items():
             if not text.strip():
                 raise InputError(f"input {number} is empty")
+        texts = {number: self._with_language(text, target, number) for number, text in texts.items()}
         tokenizer = self.tokenizer.source
         if reads_trees(self.model.config):
             sentences = {number: require_heads(sentence, f"input {number}") for number, sentence in inputs.items()}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
+from statistics import fmean
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +20,7 @@ from qkv.datasets.batching import (
     shuffled_batches,
 )
 from qkv.datasets.dataset import Dataset, PairDataset
-from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.pair import Pair, target_language
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig
 from qkv.metrics import Metric
@@ -56,6 +57,7 @@ from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 MAX_TOKEN_SHOWN = 40  # characters of an unknown token in a note
+LANGUAGE_METRICS = ("bleu", "bleu_tokenised", "chrf")  # of each of several target languages
 MISTAKES = 5  # shown after an evaluation
 FEW_PAIRS = 1000  # fewer give poor results when training from scratch
 
@@ -111,6 +113,14 @@ class TranslationTask(Task):
     config_class = TranslationConfig
     from_data: ClassVar[tuple[str, ...]] = ("source_vocab_size", "target_vocab_size")
     capturable = True
+
+    @classmethod
+    def metric(cls, name: str) -> Metric:
+        if name in cls.test_metrics or name in cls.metrics:
+            return super().metric(name)
+        base, _, language = name.rpartition("_")  # a score of one of several target languages
+        metric = super().metric(base)
+        return replace(metric, name=f"{metric.name}, {language}")
 
     @classmethod
     def check_recipe(cls, options: Any, data: Any, model: Any) -> None:
@@ -253,6 +263,8 @@ class TranslationTask(Task):
         translate = partial(translator.best, config=search, progress=progress)
         if data.pronunciations:
             evaluation = _score_pronunciations(translate, fitting)
+        elif data.source_tokens:
+            evaluation = score_languages(translate, fitting)
         else:
             evaluation = _score_pairs(translate, fitting, data.target_language)
         return replace(evaluation, skipped=len(pairs) - len(fitting))
@@ -276,7 +288,6 @@ def _score_pairs(translate: Callable[..., list[Answer]], pairs: Sequence[Pair], 
     scores = pair_scores(texts, references, language)
     if aligned and (alignment := _alignment(answers, pairs)) is not None:
         scores["alignment"] = MetricValue(alignment)
-    wrong = ((pair.source, text, pair.target) for pair, text in zip(pairs, texts, strict=True) if text != pair.target)
     return Evaluation(
         len(pairs),
         "pairs",
@@ -284,8 +295,34 @@ def _score_pairs(translate: Callable[..., list[Answer]], pairs: Sequence[Pair], 
         {name: score.signature for name, score in scores.items() if score.signature},
         by_length=bleu_by_length(texts, [pair.source for pair in pairs], references, language),
         outputs=texts,
-        mistakes=tuple(islice(wrong, MISTAKES)),
+        mistakes=_mistakes(pairs, texts),
     )
+
+
+def score_languages(translate: Callable[..., list[Answer]], pairs: Sequence[Pair]) -> Evaluation:
+    """Score the translations into each target language, named like "bleu_de", and their means over the languages."""
+    texts = tuple(answer.text for answer in translate([pair.source for pair in pairs]))
+    rows: dict[str, list[int]] = {}
+    for row, pair in enumerate(pairs):
+        rows.setdefault(target_language(pair.source), []).append(row)
+    by_language = {
+        language: pair_scores([texts[row] for row in own], [pairs[row].target for row in own], language)
+        for language, own in rows.items()
+    }
+    values, signatures = {}, {}
+    for name in LANGUAGE_METRICS:
+        values[name] = fmean(scores[name].value for scores in by_language.values())
+        signatures[name] = f"mean of {', '.join(by_language)}"
+        for language, scores in by_language.items():
+            values[f"{name}_{language}"] = scores[name].value
+            signatures[f"{name}_{language}"] = scores[name].signature
+    return Evaluation(len(pairs), "pairs", values, signatures, outputs=texts, mistakes=_mistakes(pairs, texts))
+
+
+def _mistakes(pairs: Sequence[Pair], texts: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
+    """Return the first pairs that were not translated like the reference: (source, text, target)."""
+    wrong = ((pair.source, text, pair.target) for pair, text in zip(pairs, texts, strict=True) if text != pair.target)
+    return tuple(islice(wrong, MISTAKES))
 
 
 def _score_pronunciations(translate: Callable[..., list[Answer]], pairs: Sequence[Pair]) -> Evaluation:

@@ -8,7 +8,8 @@ library cannot be seeded; this one is deterministic given the seed.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
 import numpy as np
@@ -23,9 +24,9 @@ NEVER = np.iinfo(np.int64).max  # rank of two tokens without a merge
 
 
 class MergeDropout:
-    """Vectorized merges of a byte-pair tokenizer, for many words at once."""
+    """Vectorized merges of a byte-pair tokenizer, for many words at once; `added` tokens are never split."""
 
-    def __init__(self, backend: Backend, unk: int) -> None:
+    def __init__(self, backend: Backend, unk: int, added: Mapping[str, int]) -> None:
         model = json.loads(backend.to_str())["model"]
         self._backend = backend
         self._vocab: dict[str, int] = model["vocab"]
@@ -35,8 +36,9 @@ class MergeDropout:
         order = np.argsort(left * len(self._vocab) + right)
         self._keys = (left * len(self._vocab) + right)[order]
         self._ranks, self._merged = order, merged
-        self._words: dict[str, int] = {}  # index of each distinct word
-        self._characters: list[list[int]] = []  # token ids of the characters of each word
+        self._added = re.compile("|".join(f"({re.escape(token)})" for token in added) or "(?!)")
+        self._words: dict[str, int] = {token: index for index, token in enumerate(added)}  # of each distinct word
+        self._characters: list[list[int]] = [[token_id] for token_id in added.values()]  # token ids of each word
         self._texts: dict[str, list[int]] = {}  # word indices of each distinct text
 
     def encode(self, texts: Sequence[str], dropout: float, seed: Seed) -> list[list[int]]:
@@ -97,11 +99,15 @@ class MergeDropout:
     def _split_words(self, text: str) -> list[int]:
         """Return the indices of the words of a text."""
         if text not in self._texts:
-            normalizer = self._backend.normalizer
-            normalized = text if normalizer is None else normalizer.normalize_str(text)
-            words = self._backend.pre_tokenizer.pre_tokenize_str(normalized)
-            self._texts[text] = [self._word_index(word) for word, _ in words]
+            parts = [part for part in self._added.split(text) if part]
+            words = chain.from_iterable([p] if self._added.fullmatch(p) else self._pre_tokenize(p) for p in parts)
+            self._texts[text] = [self._word_index(word) for word in words]
         return self._texts[text]
+
+    def _pre_tokenize(self, text: str) -> list[str]:
+        normalizer = self._backend.normalizer
+        normalized = text if normalizer is None else normalizer.normalize_str(text)
+        return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(normalized)]
 
     def _word_index(self, word: str) -> int:
         if word not in self._words:

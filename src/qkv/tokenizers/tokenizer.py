@@ -109,6 +109,10 @@ class Tokenizer(ABC):
     def load(cls, folder: Path, prefix: str = "") -> "Tokenizer":
         """Load a saved tokenizer of this class; `load_tokenizer` finds the class."""
 
+    def with_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
+        """Return a tokenizer with additional tokens, which are never split and match wherever a text contains them."""
+        raise InputError(f"tokens cannot be added to a {type(self).__name__}: use the tokenizer bpe, word or char")
+
     @overload
     def encode(  # type: ignore[overload-overlap]  # a string is also a sequence of strings
         self, texts: str, *, add_special_tokens: bool = False, dropout: float = 0.0, seed: Seed = 0

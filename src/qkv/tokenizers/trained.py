@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Encoding as LibraryEncoding
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from qkv.config import MAX_VOCAB_SIZE, VocabSize
@@ -61,6 +61,17 @@ class TrainedTokenizer(LibraryTokenizer):
         path = folder / f"{prefix}{TOKENIZER}"
         return cls.from_json(read_text(path, MAX_FILE_BYTES), str(path))
 
+    def with_tokens(self: T, tokens: Sequence[str]) -> T:
+        backend = Backend.from_str(self.backend.to_str())
+        backend.add_tokens([AddedToken(token, normalized=False) for token in tokens])
+        return type(self)(backend)
+
+    @cached_property
+    def added_tokens(self) -> dict[str, int]:
+        """The ids of the tokens of `with_tokens`."""
+        added = self.backend.get_added_tokens_decoder()
+        return {token.content: token_id for token_id, token in added.items() if not token.special}
+
     def _offsets(self, text: str, encoding: LibraryEncoding) -> list[Span]:
         """Extend each token to the start of the next, so that the pieces concatenate to the text.
 
@@ -92,6 +103,8 @@ class CharTokenizer(TrainedTokenizer):
 
     def _encode(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
         """Look up each character: several times as fast as the library, with a fraction of its memory."""
+        if self.added_tokens:
+            return super()._encode(texts, add_special_tokens)
         lookup = self.vocab.get
         with self._encoding_errors(texts):
             return [[lookup(character, UNK) for character in self.normalize(text)] for text in texts]
@@ -149,7 +162,7 @@ class BPETokenizer(TrainedTokenizer):
 
     @cached_property
     def _merges(self) -> MergeDropout:
-        return MergeDropout(self.backend, UNK)
+        return MergeDropout(self.backend, UNK, self.added_tokens)
 
 
 def _normalizer(lowercase: bool) -> normalizers.Normalizer:

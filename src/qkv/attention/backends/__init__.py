@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from qkv.attention.backends.flex import Flex
+from qkv.attention.backends.gather import Gather
 from qkv.attention.backends.measured import FLEX_CELLS
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.backends.sdpa import Sdpa
@@ -13,7 +14,7 @@ from qkv.attention.mask import Causal
 from qkv.attention.spec import Backend, Request
 from qkv.errors import InputError, Unsupported
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Sdpa(), Flex(), Triton(), REFERENCE)}
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Sdpa(), Flex(), Triton(), Gather(), REFERENCE)}
 
 
 def choose(request: Request, name: str = "auto") -> Backend:
@@ -40,7 +41,7 @@ def preference(request: Request) -> tuple[Backend, ...]:
     if request.need_weights:  # the reference computes them anyway, the others would recompute them
         return (REFERENCE,)
     if not request.query.is_cuda:  # on the CPU flex is not compiled and triton is interpreted: correct, but slow
-        return (sdpa, REFERENCE)
+        return (sdpa, BACKENDS["gather"], REFERENCE)
     return (triton, flex, sdpa, REFERENCE) if _suits_flex(request) else (triton, sdpa, REFERENCE)
 
 

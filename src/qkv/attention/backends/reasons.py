@@ -16,6 +16,12 @@ def not_a_softmax(request: Request) -> str | None:
     return f"the alignment {type(request.align).__name__} is not a softmax"
 
 
+def selects_several_keys(request: Request) -> str | None:
+    if request.align.selects_one_key():
+        return None
+    return f"the alignment {type(request.align).__name__} does not select one key per query without a gradient"
+
+
 def needs_weights(request: Request) -> str | None:
     if request.position is None or not request.position.adds_to_output:
         return None

@@ -17,6 +17,7 @@ class Reference(Backend):
     """Supports every request. Masked keys get weight exactly zero, also in fully masked rows."""
 
     name = "reference"
+    has_weights = True
 
     def supports(self, request: Request) -> str | None:
         return None
@@ -40,23 +41,30 @@ class Reference(Backend):
 
         They have the dtype of the scores, which is float32 for dot products in half precision.
         """
+        inputs = self.align_input(request)
+        if request.shape.keys == 0:
+            return inputs.scores  # no keys: align functions need at least one
+        weights = request.align.compute_weights(inputs)
+        if request.mask is None or inputs.allowed is None:
+            return weights
+        if request.align.zeroes_masked and request.mask.fully_masked(request.shape, inputs.allowed) is None:
+            return weights
+        return torch.where(inputs.allowed, weights, 0.0)
+
+    def align_input(self, request: Request) -> AlignInput:
+        """Return the scores, with those of masked keys at the lowest value."""
         query = request.rotated_query()
         keys = repeat_kv(request.transformed_keys().tensor, request.groups)
         scores = request.score.compare(request.score.transform_query(query), keys)
         if request.position is not None and request.position.adds_bias:
             scores = scores + request.position.bias(query, request.shape)(CellIndex(request.shape))
         allowed = None if request.mask is None else request.mask.to_dense(request.shape)
-        if request.shape.keys == 0:
-            return scores  # no keys: align functions need at least one
-        if request.mask is None or allowed is None:
-            return request.align.compute_weights(AlignInput(scores, None, query, request.shape))
-        # The lowest finite score instead of -inf: fully masked rows then have finite weights, which the second fill
-        # sets to zero, and no NaN reaches the backward pass.
+        if allowed is None:
+            return AlignInput(scores, None, query, request.shape)
+        # The lowest finite score instead of -inf: fully masked rows then have finite weights, which `weights` sets to
+        # zero, and no NaN reaches the backward pass.
         scores = torch.where(allowed, scores, torch.finfo(scores.dtype).min)
-        weights = request.align.compute_weights(AlignInput(scores, allowed, query, request.shape))
-        if request.align.zeroes_masked and request.mask.fully_masked(request.shape, allowed) is None:
-            return weights
-        return torch.where(allowed, weights, 0.0)
+        return AlignInput(scores, allowed, query, request.shape)
 
 
 def repeat_kv(x: Float[Tensor, "batch kv_heads key dim"], groups: int) -> Float[Tensor, "batch heads key dim"]:

@@ -135,12 +135,13 @@ def _print_evaluation(run: Path, split: str, task: "Task", evaluation: "Evaluati
 
 def table(task: "Task", evaluation: "Evaluation") -> str:
     """Format an evaluation as a table."""
-    metrics = {**task.metrics, **task.test_metrics}
-    rows = [
-        f"{metrics[name].name:28}  {metrics[name].shown(value):>10}   {evaluation.signatures.get(name, '')}".rstrip()
-        for name, value in evaluation.scores.items()
-    ]
-    rows.append(f"{'speed':28}  {evaluation.size / evaluation.seconds:10.0f}   {evaluation.unit}/s")
+    metrics = {name: task.metric(name) for name in evaluation.scores}
+    width = max(28, *(len(metric.name) for metric in metrics.values()))
+    rows = []
+    for name, metric in metrics.items():
+        value, signature = metric.shown(evaluation.scores[name]), evaluation.signatures.get(name, "")
+        rows.append(f"{metric.name:{width}}  {value:>10}   {signature}".rstrip())
+    rows.append(f"{'speed':{width}}  {evaluation.size / evaluation.seconds:10.0f}   {evaluation.unit}/s")
     if evaluation.mistakes:
         rows += ["", f"first {len(evaluation.mistakes)} mistake(s):"]
         mistakes = ([printable(repr(text)) for text in mistake] for mistake in evaluation.mistakes)

@@ -44,6 +44,10 @@ CoveragePenalty = Annotated[
 ]
 Exact = Annotated[bool, typer.Option("--exact", help="Stop beam search only when no open hypothesis can still win.")]
 Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Force every output to start with TEXT.")]
+Target = Annotated[
+    str | None,
+    typer.Option("--target", metavar="LANGUAGE", help="Target language, for models with several, e.g. de."),
+]
 DoSample = Annotated[bool, typer.Option("--do-sample", help="Sample instead of searching.")]
 
 
@@ -51,6 +55,7 @@ def translate(
     run: options.Folder,
     text: options.Texts = None,
     file: options.ParsedInput = None,
+    target: Target = None,
     num_beams: options.NumBeams = 1,
     num_return_sequences: options.NumReturnSequences = 1,
     length_penalty: options.LengthPenalty = 1.0,
@@ -101,7 +106,7 @@ def translate(
     sources: list[Any] = [] if files else read_conllu(text, file) or read_texts(text, file, strict=strict)
     attention, required = alignment.form != "none" or page is not None, align not in (None, "none")
     job = TranslationJob(
-        run, device, dtype.value, config, batch_size, json, CHUNK, prefix, attention, alignment, required
+        run, device, dtype.value, config, batch_size, json, CHUNK, prefix, target, attention, alignment, required
     )
     if files:
         decode_files(files, job, verbose=verbose)
@@ -115,6 +120,7 @@ class TranslationJob(Job):
 
     label: ClassVar = "translating"
     prefix: str
+    target: str | None
     attention: bool
     alignment: "Alignment"
     requires_alignment: bool
@@ -122,7 +128,8 @@ class TranslationJob(Job):
     def settings(self) -> dict[str, Any]:
         """Return the options that the translations depend on."""
         alignment = {f"align_{key}": value for key, value in asdict(self.alignment).items()}
-        return {"command": "translate", **super().settings(), "prefix": self.prefix, **alignment}
+        target = {} if self.target is None else {"target": self.target}
+        return {"command": "translate", **super().settings(), "prefix": self.prefix, **target, **alignment}
 
     def load(self) -> "TranslationDecoder":
         """Load the model."""
@@ -138,9 +145,11 @@ class TranslationDecoder:
         self.translator = Translator(job.run, device=job.device, dtype=job.dtype)
         if job.requires_alignment:
             self.translator.check_alignment()
+        self.target = job.target
         self._printer = Printer(job.alignment, job.config, json=job.json)
         self._search = {
-            "config": job.config, "prefix": job.prefix, "batch_size": job.batch_size, "attention": job.attention,
+            "config": job.config, "prefix": job.prefix, "target": job.target, "batch_size": job.batch_size,
+            "attention": job.attention,
         }  # fmt: skip
 
     @property
@@ -148,7 +157,7 @@ class TranslationDecoder:
         return self.translator.decoding
 
     def check(self, texts: list[str], begin: int) -> None:
-        self.translator.check(texts, begin + 1)
+        self.translator.check(texts, begin + 1, self.target)
 
     def decode(self, texts: list[str], begin: int, report: Report) -> dict[int, Sequence[str]]:
         return self.print_all(texts, self.translate(texts, begin, report), begin)
@@ -186,7 +195,7 @@ def _translate_all(
 
 
 def _translate_and_print(decoder: TranslationDecoder, sources: list["str | Tagged"], page: Path | None) -> None:
-    decoder.translator.check(sources)
+    decoder.translator.check(sources, target=decoder.target)
     shown: list[Answer] = []
     unknown: dict[int, Sequence[str]] = {}
     with progress_bar("translating", len(sources), streaming=True) as progress:

@@ -1,8 +1,22 @@
 """The example type of sequence-to-sequence datasets."""
 
+import re
 from dataclasses import dataclass
 
 from qkv.datasets.examples.tagged import Tagged
+
+LANGUAGE_TOKEN = re.compile(r"<2([a-z]{2,8})>")
+
+
+def language_token(language: str) -> str:
+    """Return the token that begins a source to be translated into a language: <2de> (Johnson et al. 2017)."""
+    return f"<2{language}>"
+
+
+def target_language(source: str) -> str:
+    """Return the language of the token at the beginning of a source; "" if there is none."""
+    found = LANGUAGE_TOKEN.match(source)
+    return "" if found is None else found[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,11 @@ class Task(ABC):
             cls.title = re.sub(r"(?<!^)(?=[A-Z])", " ", cls.__name__.removesuffix("Task")).lower()
 
     @classmethod
+    def metric(cls, name: str) -> Metric:
+        """Return the metric with a name that `validate` or `evaluate` returns."""
+        return cls.test_metrics[name] if name in cls.test_metrics else cls.metrics[name]
+
+    @classmethod
     def accepts_tokenizer(cls, name: str) -> bool:
         """Whether a tokenizer can be used: WordPiece lacks the <s> and </s> that decoders need."""
         return name != "wordpiece" or issubclass(cls.model, TextEncoder)
@@ -210,19 +215,20 @@ def train_tokenizer(data: Dataset[Any], config: DatasetConfig) -> Tokenizer | No
     """Train the tokenizer on the training texts (one per side with `target_tokenizer`); None for data without text."""
     if not isinstance(config, TextDatasetConfig):
         return None
+    source_tokens = data.source_tokens if isinstance(data, PairDataset) else ()
     if isinstance(config, PairConfig) and config.target_tokenizer is not None and isinstance(data, PairDataset):
         return PairTokenizer(
-            _train(config.tokenizer, data.source_texts(), config.lowercase),
+            _train(config.tokenizer, data.source_texts(), config.lowercase, source_tokens),
             _train(config.target_tokenizer, data.target_texts(), config.lowercase),
         )
     if isinstance(data, LargeText):
         return cached_tokenizer(data, config)
-    return _train(config.tokenizer, data.training_texts(), config.lowercase)
+    return _train(config.tokenizer, data.training_texts(), config.lowercase, source_tokens)
 
 
-def _train(term: Term, texts: Iterable[str], lowercase: bool) -> Tokenizer:
+def _train(term: Term, texts: Iterable[str], lowercase: bool, added_tokens: Sequence[str] = ()) -> Tokenizer:
     tokenizer: Tokenizer = term.cls.train(texts, lowercase=lowercase, **term.options)
-    return tokenizer
+    return tokenizer.with_tokens(added_tokens) if added_tokens else tokenizer
 
 
 def random_batches(count: int, size: int, seed: int, epoch: int) -> list[list[int]]:

@@ -1,18 +1,23 @@
 """Multi30k: image captions in English, German, French and Czech (Elliott et al. 2016, 2017; Barrault 2018)."""
 
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from qkv.datasets.columns import BLEU
+from pydantic import model_validator
+
+from qkv.config import require
+from qkv.datasets.columns import BLEU, bleu_of_languages
 from qkv.datasets.dataset import PairConfig, PairDataset
 from qkv.datasets.dataset_cache import data_files
-from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.pair import Pair, language_token
 from qkv.datasets.formats.archive import unpack
 from qkv.datasets.formats.text_files import decode_lines
 from qkv.errors import InputError
 from qkv.registry import register
 
 LANGUAGES = ("en", "de", "fr", "cs")
+Language = Literal["en", "de", "fr", "cs"]
 SPLITS = {  # our names and those of the files
     "train": "train",
     "valid": "val",
@@ -56,8 +61,8 @@ class Multi30k(PairConfig):
         "text only, beam 5, ten checkpoints averaged)."
     }
 
-    source: Literal["en", "de", "fr", "cs"] = "en"  # source language
-    target: Literal["en", "de", "fr", "cs"] = "de"  # target language
+    source: Language = "en"  # source language
+    target: Language = "de"  # target language
 
     def read(self) -> PairDataset:
         """Read the pairs of each split in two languages, with notes about missing splits."""
@@ -78,3 +83,53 @@ class Multi30k(PairConfig):
         }
         notes = tuple(f"multi30k: {split} does not exist in Czech: skipped" for split in missing)
         return PairDataset(splits, notes, target_language=self.target)
+
+
+@register("dataset", "multi30k_multilingual")
+class Multi30kMultilingual(PairConfig):
+    """Image captions in one language with translations into several, for one model of all of them.
+
+    Each source begins with the token of its target language: "<2fr> A dog." (Johnson et al. 2017). The translations of
+    a caption follow each other, so that the first examples of a split contain all languages.
+    """
+
+    summary = "multi30k with several target languages: 29,000 training pairs for each"
+    license = Multi30k.license
+    origin = Multi30k.origin
+    files = FILES
+    columns = bleu_of_languages("de", "fr", "cs", "en")
+
+    source: Language = "en"  # source language
+    targets: tuple[Language, ...] = ("de", "fr", "cs")  # target languages
+
+    @model_validator(mode="after")
+    def _check(self) -> "Multi30kMultilingual":
+        languages = (self.source, *self.targets)
+        require(
+            len(languages) > 1 and len(set(languages)) == len(languages),
+            f"data.targets must be languages other than the source {self.source}, each once, not {list(self.targets)}",
+        )
+        return self
+
+    @property
+    def languages(self) -> str:
+        return f"{self.source}-{', '.join(self.targets)}"
+
+    def read(self) -> PairDataset:
+        """Read the pairs of all target languages; a split lacks the languages in which it does not exist."""
+        by_language = {
+            target: Multi30k(folder=self.folder, source=self.source, target=target).read() for target in self.targets
+        }
+        splits = {}
+        for split in SPLITS:
+            pairs_of = {target: data.splits.get(split, []) for target, data in by_language.items()}
+            translations = zip(*(_marked(pairs, target) for target, pairs in pairs_of.items() if pairs), strict=True)
+            splits[split] = list(chain.from_iterable(translations))
+        notes = tuple(dict.fromkeys(note for data in by_language.values() for note in data.notes))
+        splits = {split: pairs for split, pairs in splits.items() if pairs}
+        return PairDataset(splits, notes, source_tokens=tuple(map(language_token, self.targets)))
+
+
+def _marked(pairs: list[Pair], target: str) -> list[Pair]:
+    """Return the pairs with the token of the target language at the beginning of the sources."""
+    return [Pair(f"{language_token(target)} {pair.source}", pair.target) for pair in pairs]

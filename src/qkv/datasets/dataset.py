@@ -88,6 +88,7 @@ class PairDataset(Dataset[list[Pair]]):
 
     target_language: str = ""  # for metrics that tokenize; "" if unknown
     pronunciations: bool = False  # whether targets are phonemes, with several pairs for a word with variants
+    separator: str = ""  # between the utterances of a source; "" if a source is a text of sentences
 
     kind = "pairs"
     unit = "pairs"

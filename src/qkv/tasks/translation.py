@@ -119,6 +119,10 @@ class TranslationTask(Task):
             not options.bpe_dropout or names == {"bpe"},
             f"task.bpe_dropout needs subwords (data.tokenizer.name = bpe), not {' and '.join(sorted(names))}",
         )
+        require(
+            data.target_tokenizer is None or not getattr(model, "copying", False),
+            "model.copying needs a shared vocabulary: remove data.target_tokenizer",
+        )
 
     @classmethod
     def sizes(cls, data: Any, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from qkv.datasets.corpora.text import (  # noqa: F401
     nottingham,
     ptb_sample,
     python_stdlib,
+    samsum,
     sentence_polarity,
     tatoeba,
     tinyshakespeare,

@@ -43,9 +43,7 @@ def test_the_probability_of_a_token_is_generated_plus_copied():
             p_gen = 1 / (1 + math.exp(-gate))
             total = sum(math.exp(logit) for logit in logits[row, t].tolist())
             for w in range(VOCABULARY):
-                copied = sum(
-                    weights[row, t, i].item() for i in range(int(LENGTHS[row])) if SOURCE[row, i].item() == w
-                )
+                copied = sum(weights[row, t, i].item() for i in range(int(LENGTHS[row])) if SOURCE[row, i].item() == w)
                 p = p_gen * math.exp(logits[row, t, w].item()) / total + (1 - p_gen) * copied
                 assert log_p[row, t, w].item() == pytest.approx(math.log(p), rel=1e-12)
     torch.testing.assert_close(log_p.logsumexp(dim=-1), torch.zeros(2, STEPS).double())

@@ -88,7 +88,7 @@ class PairDataset(Dataset[list[Pair]]):
 
     target_language: str = ""  # for metrics that tokenize; "" if unknown
     pronunciations: bool = False  # whether targets are phonemes, with several pairs for a word with variants
-    separator: str = ""  # between the utterances of a source; "" if a source is a text of sentences
+    separator: str = ""  # between the utterances of a chat, if sources are chats and targets their summaries
 
     kind = "pairs"
     unit = "pairs"

@@ -235,3 +235,30 @@ def test_the_attention_of_the_transformer_is_one_layer_with_one_head():
     layers = attention_layers(make("transformer"))
     assert isinstance(make("transformer").copying, AttentivePointerGenerator)
     assert layers["copying"].heads == 1
+
+
+def marked_tokens(generator: torch.Generator, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sources of random tokens with token 4 at a random position, and the token that follows it."""
+    source = torch.randint(first, last, (32, 6), generator=generator)
+    positions = torch.randint(0, 5, (32, 1), generator=generator)
+    return source.scatter(1, positions, 4), source.gather(1, positions + 1)[:, 0]
+
+
+@pytest.mark.parametrize("copying", [True, False])
+def test_only_a_model_that_copies_predicts_tokens_it_has_never_seen(copying):
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(1)
+    sizes = {"source_vocab_size": 60, "target_vocab_size": 60, "embedding_dim": 24, "hidden_dim": 24, "max_length": 8}
+    model = RNNSeq2Seq(RNNSeq2SeqConfig(**sizes, dropout=0.0, copying=copying))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    begin = torch.full((32, 1), 2)
+    for _ in range(250):
+        source, expected = marked_tokens(generator, 5, 40)
+        loss = torch.nn.functional.cross_entropy(model(source, begin)[:, 0], expected)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    source, expected = marked_tokens(generator, 40, 60)  # never seen in training
+    predicted = model.eval()(source, begin)[:, 0].argmax(dim=-1)
+    accuracy = (predicted == expected).float().mean().item()
+    assert accuracy > 0.8 if copying else accuracy < 0.1

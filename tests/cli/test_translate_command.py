@@ -220,3 +220,32 @@ def test_the_target_language_of_a_multilingual_model_is_an_option(qkv: Command, 
 
 def test_a_model_of_one_language_takes_no_target(qkv: Command, plain: Path) -> None:
     assert "target" in qkv("translate", plain, TEXTS[0], "--target", "de").error
+
+
+@pytest.fixture(scope="module")
+def copying(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("models") / "copying", coverage=True, copying=True)
+
+
+def test_copied_words_are_marked_by_brackets(qkv: Command, copying: Path) -> None:
+    ended = qkv("translate", copying, *TEXTS, "--mark-copied", "--align", "pharaoh")
+    answers = Translator(copying, device="cpu")(TEXTS)
+    assert ended.out == "".join(f"{answer.mark_copied()}\t{answer.words().pharaoh()}\n" for answer in answers)
+    assert "[" in ended.out
+
+
+@pytest.mark.parametrize("level", ["token", "word"])
+def test_json_has_the_probability_of_each_copy(qkv: Command, copying: Path, level: str) -> None:
+    answers = Translator(copying, device="cpu")(TEXTS)
+    for row, answer in zip(
+        objects(qkv("translate", copying, *TEXTS, "--json", "--align-level", level)), answers, strict=True
+    ):
+        expected = (answer.attention[0] if level == "token" else answer.words()).copied
+        np.testing.assert_allclose(row["copied"], expected, atol=1e-4)
+        assert len(row["copied"]) == len(row[f"target_{level}s"])
+
+
+def test_marking_requires_a_model_that_copies(qkv: Command, attending: Path, copying: Path) -> None:
+    assert "copying" in qkv("translate", attending, "two dogs", "--mark-copied").error
+    assert "copied" not in objects(qkv("translate", attending, "two dogs", "--json"))[0]
+    assert "--json" in qkv("translate", copying, "two dogs", "--mark-copied", "--json").error

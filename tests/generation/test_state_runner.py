@@ -24,6 +24,7 @@ RNN_OPTIONS = {
     "plain": {"decoder": "plain", "context": "both"},
     "local": {"align": {"name": "local_m", "window": 2}},  # attends around the number of the step
     "coverage": {"coverage": True},
+    "copying": {"coverage": True, "copying": True},
     "conv encoder": {"encoder": {"name": "conv"}},
     "transformer encoder": {"encoder": {"name": "transformer", "heads": 2}},
 }

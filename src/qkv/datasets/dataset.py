@@ -97,6 +97,7 @@ class PairDataset(Dataset[list[Pair]]):
     target_language: str = ""  # for metrics that tokenize; "" if unknown, or if there are several
     source_tokens: tuple[str, ...] = ()  # that the tokenizer of the sources must not split, such as <2de>
     pronunciations: bool = False  # whether targets are phonemes, with several pairs for a word with variants
+    separator: str = ""  # between the utterances of a chat, if sources are chats and targets their summaries
 
     kind = "pairs"
     unit = "pairs"

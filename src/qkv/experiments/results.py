@@ -145,6 +145,43 @@ def record_evaluation(
     return record
 
 
+def record_baseline(
+    folder: Path, name: str, data_name: str, data: Dataset[Any], split: str, evaluation: Evaluation, command: str
+) -> Path:
+    """Append the result of a baseline without training to the results of a folder; `command` computes it."""
+    with name_output_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    record = Record(
+        recipe=name,
+        changes=(),
+        seed=0,
+        task="translate",
+        model="",
+        parameters=0,
+        steps=0,
+        minutes=0.0,
+        finished=True,
+        data=data_name,
+        languages="",
+        lowercase=False,
+        data_hash=data.fingerprint,
+        split=split,
+        size=evaluation.size,
+        left_out=evaluation.skipped,
+        metrics=measures(evaluation.scores, evaluation.signatures),
+        trained_on="",
+        device=provenance.device_name(torch.device("cpu")),
+        torch=torch.__version__,
+        version=__version__,
+        commit=provenance.commit(),
+        source_hash=provenance.source_hash(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=evaluation.seconds,
+        command=command,
+    )
+    return append_record(folder, record)
+
+
 def recorded_changes(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return overrides in a normal form, so that equal settings have equal records.
 

@@ -161,11 +161,13 @@ def encoder_stack(model: nn.Module) -> Stack:
 
 
 def _require_whole_blocks(model: nn.Module) -> None:
-    """Raise `Unsupported` if the config of a model leaves out parts of its blocks."""
+    """Raise `Unsupported` if the config of a model leaves out parts of its blocks, or adds copying."""
     for key in ("norm", "residual", "ffn", "causal"):
         value = getattr(getattr(model, "config", None), key, None)
         if value in ("none", False):
             raise _unsupported(f"{key} = {value}")
+    if getattr(model, "copying", None) is not None:
+        raise _unsupported("copying")
 
 
 def _unsupported(reason: str) -> Unsupported:

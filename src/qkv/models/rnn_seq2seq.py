@@ -5,7 +5,7 @@ RNN, and h_final, a summary of the n tokens: [forward_n ; backward_1] of each la
 read all tokens. For encoders that are not recurrent, h_final is the mean of all h_i (`qkv.nn.encoders`). s_t is the
 state of the decoder, y_{t-1} the embedding of the previous token, o_t the input of the readout O:
 
-    s_0 = tanh(B h_final),   p(y_t) = softmax(O o_t)
+    s_0 = tanh(B h_final),   p(y_t) = softmax(O o_t), mixed with the weights a_t if `copying` is set (`qkv.nn.copying`)
 
 RNN(x, s) is by default a GRU: (1 - z) n + z s,   r, z = sigmoid(W x + U s),   n = tanh(W x + r * U s), with W and U of
 each gate; `qkv.nn.rnn` has the equations of all cells.
@@ -43,6 +43,7 @@ from torch import nn
 
 from qkv.attention import Sizes
 from qkv.config import AlignTerm, Config, Count, EncoderTerm, Probability, Rate, ScoreTerm, Size, Term, require
+from qkv.nn.copying import PointerGenerator, check_copying, copy_tokens, keep_tokens
 from qkv.nn.embedding import ScaledEmbedding
 from qkv.nn.encoders.source_encoders import EncoderSizes
 from qkv.nn.fast import Dropout, StepLinear
@@ -50,7 +51,7 @@ from qkv.nn.interfaces import EncoderDecoder, Source, SourceEncoder
 from qkv.nn.multi_head import BackendName, check_terms
 from qkv.nn.pooling import full_lengths
 from qkv.nn.rnn import Bridge, Cell, Recurrent
-from qkv.nn.source_attention import CoverageAttention, EncodedSource, SourceAttention, step_numbers
+from qkv.nn.source_attention import EncodedSource, build_source_attention, step_numbers
 from qkv.nn.source_pointer import ConsumingTokens, PointerState, build_pointer, point
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -73,6 +74,7 @@ class RNNSeq2SeqConfig(Config):
     score: ScoreTerm = Term("score", "additive")  # score of decoder states and encoder states
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     coverage: bool = False  # add w sum_{u<t} a_ui, w learned, to the key of h_i (See, Liu and Manning 2017)
+    copying: bool = False  # copy source tokens: pointer-generator (See, Liu and Manning 2017; `qkv.nn.copying`)
     pointer: bool = False  # add the encoder state of the next source word to the target embeddings, for parsing
     consuming_tokens: ConsumingTokens = ()  # target tokens that consume a source word
     tie_embeddings: bool = False  # tie target embedding and readout, and source embedding if the vocabulary is shared
@@ -87,17 +89,17 @@ class RNNSeq2SeqConfig(Config):
         require(self.layers * self.hidden_dim <= 2**24, "layers * hidden_dim must be at most 2^24")
         self.encoder.cls.check_options(self.encoder_dim, self.encoder.options)
         if self.decoder == "plain":
-            for key in ("score", "align", "coverage", "context_dropout"):
+            for key in ("score", "align", "coverage", "copying", "context_dropout"):
                 is_default = getattr(self, key) == type(self).model_fields[key].default
                 require(is_default, f"{key} does not apply to decoder = 'plain', which has no attention")
         else:
             require(self.context == "initial", "context applies to decoder = 'plain' only")
             check_terms(self.attention_sizes, over_source=True, align=self.align, score=self.score)
-        if self.decoder != "luong":
-            require(self.input_feeding, "input_feeding applies to decoder = 'luong' only")
+        require(self.input_feeding or self.decoder == "luong", "input_feeding applies to decoder = 'luong' only")
         if self.coverage:
             require(self.score.name != "location", "coverage needs a score that depends on the keys")
             require(self.input_feeding, "coverage needs input_feeding: it depends on the last step")
+        check_copying(self)
         if self.bridge == "none":
             require(
                 self.encoder.cls.has_final_states
@@ -164,6 +166,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         self.readout = nn.Linear(config.pre_output_dim, config.target_vocab_size, bias=False)  # O
         self.dropout = Dropout(config.dropout)
         self.pointer = build_pointer(config, self.encoder.dim, config.embedding_dim)
+        self.copying = PointerGenerator(config.pre_output_dim) if config.copying else None
         self.context_dropout = Dropout(config.dropout if config.context_dropout is None else config.context_dropout)
         if config.tie_embeddings:  # Press and Wolf (2017)
             self.readout.weight = self.decoder.embed.weight
@@ -180,7 +183,8 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         encoded = self.encoder(source, full_lengths(source) if source_lengths is None else source_lengths)
         pointer = None if self.pointer is None else self.pointer.init_state(encoded.values, word_starts)
         kept = source_lengths if encoded.lengths is None else encoded.lengths  # of h_i
-        return Memory(encoded.final, self.decoder.precompute(self.context_dropout(encoded.values), kept), pointer)
+        encoded_source = self.decoder.precompute(self.context_dropout(encoded.values), kept)
+        return Memory(encoded.final, keep_tokens(self.copying, encoded_source, source), pointer)
 
     def init_state(self, memory: Memory) -> State:
         """Return the decoder state before the first token."""
@@ -198,7 +202,9 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         """Return the logits after each token, and the new state."""
         y, pointer = point(self.pointer, self.dropout(self.decoder.embed(tokens)), tokens, state.memory.pointer)
         o, state = self.decoder(y, replace(state, memory=replace(state.memory, pointer=pointer)))
-        return self.readout(self.dropout(o)), replace(state, step=state.step + tokens.shape[1])
+        o = self.dropout(o)
+        logits, source = copy_tokens(self.copying, self.readout(o), o, state.memory.source)
+        return logits, replace(state, memory=replace(state.memory, source=source), step=state.step + tokens.shape[1])
 
 
 DecoderOutput = tuple[Float[Tensor, "batch target pre_output_dim"], State]  # o_t after each token, and the final state
@@ -261,14 +267,7 @@ class AttentionDecoder(RNNDecoder):
         self, config: RNNSeq2SeqConfig, encoder: SourceEncoder, extra_input_dim: int, pre_output_input_dim: int
     ) -> None:
         super().__init__(config, encoder, extra_input_dim, pre_output_input_dim)
-        align, score = config.align.build(config.attention_sizes), config.score.build(config.attention_sizes)
-        # Called with the query, the source and the number of the step, which local attention uses; returns c_t and the
-        # source for the next step, which has the new coverage.
-        self.attention = (
-            CoverageAttention(score, align, encoder.dim, config.backend)
-            if config.coverage
-            else SourceAttention(score, align, config.backend)
-        )
+        self.attention = build_source_attention(config, encoder.dim)
 
     def precompute(
         self, values: Float[Tensor, "batch source features"], lengths: Int[Tensor, "batch"] | None
@@ -338,9 +337,9 @@ class LuongDecoder(AttentionDecoder):
 
     def _forward_at_once(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
         s, hidden = self.rnn(y, state.hidden)  # s_t = RNN(y_{t-1}, s_{t-1}) of all steps
-        c, _ = self.attention(s, state.memory.source, state.step)  # c_t = sum_i a_ti h_i
+        c, source = self.attention(s, state.memory.source, state.step)  # c_t = sum_i a_ti h_i
         o = self.pre_output(torch.cat((s, c), dim=-1)).tanh()  # o_t = tanh(R [s_t ; c_t])
-        return o, replace(state, hidden=hidden)
+        return o, replace(state, hidden=hidden, memory=replace(state.memory, source=source))
 
 
 DECODERS: dict[str, Callable[[RNNSeq2SeqConfig, SourceEncoder], RNNDecoder]] = {

@@ -4,6 +4,9 @@
     decoder block:  y = y + MaskedSelfAttention(y);  y = y + CrossAttention(y, x);  y = y + FFN(y)
     p(y_{t+1}) = softmax(E y_t + b)
 
+With `copying`, p(y_{t+1}) is a mixture with the attention weights a_ti = softmax_i(y_t W x_i / sqrt(d)), a distribution
+over the source tokens (`qkv.nn.copying`).
+
 LN is layer normalization. With norm = "post", as in the paper, it follows each sum: x = LN(x + SelfAttention(x)). With
 norm = "pre", it is applied to the input of each sub-layer, x = x + SelfAttention(LN(x)), and to the outputs of encoder
 and decoder; training is then less sensitive to the learning rate warmup (Xiong et al. 2020).
@@ -27,12 +30,14 @@ from torch import nn
 
 from qkv.attention import Causal, KeyValue, Mask, Padding, Position, Sizes, TreePositions
 from qkv.config import AlignTerm, Config, Count, NonNegativeInt, PositionTerm, Rate, ScoreTerm, Size, Term, require
+from qkv.nn.copying import AttentivePointerGenerator, check_copying
 from qkv.nn.embedding import ScaledEmbedding, build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import EncoderDecoder, ParallelDecoder
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
 from qkv.nn.residual_norm import FFN, Norm, ResidualNorm, final_norm
+from qkv.nn.source_attention import EncodedSource
 from qkv.nn.source_pointer import ConsumingTokens, PointerState, build_pointer, point
 from qkv.nn.tree_positions import TreeDepth, TreeDistance, TreeKind, check_tree, check_tree_input
 from qkv.registry import register
@@ -69,6 +74,7 @@ class TransformerConfig(Config):
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     position: PositionTerm = Term("position", "sinusoidal")  # added to the embeddings, or inside self-attention
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
+    copying: bool = False  # copy source tokens: pointer-generator (See, Liu and Manning 2017; `qkv.nn.copying`)
     pointer: bool = False  # add the encoder state of the next source word to the target embeddings, for parsing
     consuming_tokens: ConsumingTokens = ()  # target tokens that consume a source word
     tree: TreeKind = "none"  # positions in dependency trees of the source: none, depth, distance or both
@@ -101,6 +107,7 @@ class TransformerConfig(Config):
         require(self.dim * widest <= 2**36, f"dim: a matrix of {self.dim} x {widest} is too large")
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
         check_tree(self.tree, self.position)
+        check_copying(self)
         if self.tie_embeddings:
             require(source == target, "tie_embeddings needs a shared vocabulary")
         for name, size in (("pad_token", min(source, target)), ("begin_token", target), ("end_token", target)):
@@ -117,6 +124,7 @@ class Memory:
     hidden: Float[Tensor, "batch source dim"]
     lengths: Int[Tensor, "batch"] | None
     word_starts: Int[Tensor, "batch words"] | None = None  # for a source pointer
+    tokens: Int[Tensor, "batch source"] | None = None  # for copying
 
 
 @dataclass(frozen=True)
@@ -128,6 +136,7 @@ class State:
     past: tuple[KeyValue, ...] | None  # key/value cache of each layer; None before the first token
     position: int  # of the next token
     pointer: PointerState | None = None  # to the next source word
+    copied: EncodedSource | None = None  # keys and tokens of the source, for copying
 
 
 @register("model", "transformer")
@@ -150,6 +159,7 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
         self.readout = nn.Linear(config.dim, config.target_vocab_size, bias=False)  # E
         self.readout_bias = nn.Parameter(torch.zeros(1, config.target_vocab_size)) if config.output_bias else None  # b
         self.pointer = build_pointer(config, config.dim, config.dim)
+        self.copying = AttentivePointerGenerator(config.dim, config.backend) if config.copying else None
         if config.tie_embeddings:
             self.target_embed.tokens.weight = self.source_embed.tokens.weight
         if config.tie_embeddings or config.tie_output:
@@ -172,15 +182,21 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
         x, mask = self.source_embed(source, tree=tree), padding_mask(source_lengths)
         for block in self.encoder:
             x = block(x, mask, tree)
-        return Memory(self.encoder_norm(x), source_lengths, word_starts)
+        return Memory(self.encoder_norm(x), source_lengths, word_starts, source if self.config.copying else None)
 
     def init_state(self, memory: Memory) -> State:
         """Return the decoder state before the first token, with the keys and values of the source."""
         sources = tuple(cast(DecoderBlock, block).cross_attention.keys_values(memory.hidden) for block in self.decoder)
-        return State(sources, memory.lengths, past=None, position=0, pointer=self._init_pointer(memory))
+        pointer, copied = self._init_pointer(memory), self._init_copying(memory)
+        return State(sources, memory.lengths, past=None, position=0, pointer=pointer, copied=copied)
 
     def _init_pointer(self, memory: Memory) -> PointerState | None:
         return None if self.pointer is None else self.pointer.init_state(memory.hidden, memory.word_starts)
+
+    def _init_copying(self, memory: Memory) -> EncodedSource | None:
+        if self.copying is None or memory.tokens is None:
+            return None
+        return self.copying.precompute(memory.hidden, memory.lengths, memory.tokens)
 
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
@@ -193,8 +209,9 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
         for block, cache, source in zip(self.decoder, past, state.sources, strict=True):
             y, new_cache = cast(DecoderBlock, block).extend(y, source, mask, cache)
             present.append(new_cache)
-        new_state = State(state.sources, state.lengths, tuple(present), state.position + tokens.shape[1], pointer)
-        return self._logits(y), new_state
+        position = state.position + tokens.shape[1]
+        new_state = State(state.sources, state.lengths, tuple(present), position, pointer, state.copied)
+        return self._logits(y, state.copied), new_state
 
     def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
         """Return the logits after each token of `target` (teacher forcing), without key/value caches."""
@@ -202,11 +219,15 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
         y, _ = point(self.pointer, y, target, self._init_pointer(memory))
         for block in self.decoder:
             y = block(y, memory.hidden, mask)
-        return self._logits(y)
+        return self._logits(y, self._init_copying(memory))
 
-    def _logits(self, y: Float[Tensor, "batch target dim"]) -> Float[Tensor, "batch target vocabulary"]:
-        logits = self.readout(self.decoder_norm(y))
-        return logits if self.readout_bias is None else logits + self.readout_bias
+    def _logits(
+        self, y: Float[Tensor, "batch target dim"], copied: EncodedSource | None
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        y = self.decoder_norm(y)
+        logits = self.readout(y)
+        logits = logits if self.readout_bias is None else logits + self.readout_bias
+        return logits if self.copying is None or copied is None else self.copying.mix(logits, y, copied)
 
 
 class Embedding(nn.Module):

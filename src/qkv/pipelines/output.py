@@ -13,6 +13,7 @@ from jaxtyping import Float
 from qkv.errors import InputError
 
 WORD = re.compile(r"\S+")
+NO_COPYING = "this model does not copy words: train one with --set model.copying=true"
 MAX_CELLS = 10_000  # larger alignments are shown by words in a notebook
 
 
@@ -24,6 +25,7 @@ class AttentionMap:
     rows: tuple[str, ...]  # display text of each query
     columns: tuple[str, ...]  # display text of each key
     weights: Float[np.ndarray, "heads rows columns"]
+    copied: Float[np.ndarray, "rows"] | None = None  # probability that each row was copied from the columns
 
     @property
     def average(self) -> Float[np.ndarray, "rows columns"]:
@@ -44,7 +46,8 @@ class AttentionMap:
         mean_rows[row_words, np.arange(len(row_words))] = 1.0
         mean_rows /= np.maximum(mean_rows.sum(axis=1, keepdims=True), 1.0)
         weights = (mean_rows @ self.weights @ sum_columns).astype(self.weights.dtype)
-        return AttentionMap(self.layer, tuple(rows), tuple(columns), weights)
+        copied = None if self.copied is None else mean_rows @ self.copied
+        return AttentionMap(self.layer, tuple(rows), tuple(columns), weights, copied)
 
     def pharaoh(self, threshold: float | None = None) -> str:
         """The alignment in Pharaoh format, "source-target" pairs of indices: "0-0 2-1 1-2".
@@ -90,6 +93,14 @@ class Answer:
         if not self.attention:
             raise InputError("this answer has no attention: use a model with attention")
         return self.attention[0].by_words(self.text, self.source)
+
+    def mark_copied(self, threshold: float = 0.5) -> str:
+        """The text with brackets around words copied with at least this probability: "[Amanda] baked [cookies]"."""
+        words = self.words()
+        if words.copied is None:
+            raise InputError(NO_COPYING)
+        marked = (f"[{word}]" if p >= threshold else word for word, p in zip(words.rows, words.copied, strict=True))
+        return " ".join(marked)
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the text and, if there is attention, its alignment as a shaded table."""

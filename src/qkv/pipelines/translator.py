@@ -1,6 +1,7 @@
 """Translation with a sequence-to-sequence model, with the attention of each target token."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
@@ -24,8 +25,9 @@ from qkv.generation import (
     Tokens,
     generate,
 )
+from qkv.nn.copying import record_copying
 from qkv.nn.interfaces import EncoderDecoder
-from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
+from qkv.pipelines.output import NO_COPYING, Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import DecoderPipeline, DecoderTokens, one_or_many
 from qkv.pipelines.text_inputs import MAX_BATCH_TOKENS, inference_batch_size
 from qkv.pipelines.tree_inputs import (
@@ -192,6 +194,11 @@ class Translator(DecoderPipeline):
                 'rnn_seq2seq with model.decoder = "bahdanau" or "luong", conv_seq2seq, transformer'
             )
 
+    def check_copying(self) -> None:
+        """Raise if the model does not copy words."""
+        if getattr(self.model, "copying", None) is None:
+            raise InputError(f"{self.name}: {NO_COPYING}")
+
     @torch.inference_mode()
     def attention(self, pairs: Sequence[tuple[Source, Hypothesis]]) -> list[AttentionMaps]:
         """Attention maps of each hypothesis, from one more forward pass with all layers recorded.
@@ -203,16 +210,21 @@ class Translator(DecoderPipeline):
         if not cross_layers:
             return [()] * len(pairs)
         batch = self._batch([(source, best.tokens) for source, best in pairs])
-        with watch(self.model) as records:
+        with watch(self.model) as records, record_copying(self.model) as copies:
             self.model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
+        tokens = batch.target_out.clamp(min=0)[..., None]  # padding is negative
+        copied = [p.gather(2, tokens)[..., 0].clamp(0.0, 1.0).float().cpu().numpy() for p in copies]
         others = sorted(records.keys() - {*cross_layers}, key=[*records].index)
         decoder_layers = [layer for layer in others if not layer.startswith("encoder")]
         order = [*cross_layers, *decoder_layers, *(layer for layer in others if layer not in decoder_layers)]
         layers = {name: records[name].weights.float().cpu() for name in order}
-        return [
-            tuple(self._map(name, weights[row], source.encoding, best) for name, weights in layers.items())
-            for row, (source, best) in enumerate(pairs)
-        ]
+        maps = []
+        for row, (source, best) in enumerate(pairs):
+            first, *rest = (self._map(name, weights[row], source.encoding, best) for name, weights in layers.items())
+            for p in copied:  # at most one: of the layer whose weights are copied
+                first = replace(first, copied=p[row, : len(first.rows)])
+            maps.append((first, *rest))
+        return maps
 
     def _map(self, layer: str, weights: torch.Tensor, source: Encoding, hypothesis: Hypothesis) -> AttentionMap:
         """Label the rows and columns of one layer's weights, without padding and the query that generated </s>."""

@@ -25,7 +25,7 @@ from qkv.errors import InputError
 from qkv.generation import GenerationConfig
 from qkv.metrics import Metric
 from qkv.metrics.alignment_metrics import alignment_accuracy
-from qkv.metrics.rouge import rouge_scores
+from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
 from qkv.metrics.text_metrics import (
     MetricValue,
     bleu,
@@ -50,6 +50,7 @@ from qkv.pipelines.tree_inputs import (
 )
 from qkv.registry import register
 from qkv.runtime.text import printable
+from qkv.tasks.base.lead import lead_scores
 from qkv.tasks.base.scheduled_sampling import ScheduledSampling
 from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task, TaskConfig
 from qkv.tasks.base.train_config import TrainConfig
@@ -106,6 +107,9 @@ class TranslationTask(Task):
         "alignment": Metric("alignment accuracy", percent=True),
         "per": Metric("phoneme error rate", higher_is_better=False, percent=True),
         "wer": Metric("word error rate", higher_is_better=False, percent=True),
+        "lead_rouge_1": Metric("ROUGE-1 of lead-3", percent=True),
+        "lead_rouge_2": Metric("ROUGE-2 of lead-3", percent=True),
+        "lead_rouge_l": Metric("ROUGE-L of lead-3", percent=True),
     }
     searches = True
     model = EncoderDecoder
@@ -128,6 +132,10 @@ class TranslationTask(Task):
         require(
             not options.bpe_dropout or names == {"bpe"},
             f"task.bpe_dropout needs subwords (data.tokenizer.name = bpe), not {' and '.join(sorted(names))}",
+        )
+        require(
+            data.target_tokenizer is None or not getattr(model, "copying", False),
+            "model.copying needs a shared vocabulary: remove data.target_tokenizer",
         )
 
     @classmethod
@@ -266,7 +274,7 @@ class TranslationTask(Task):
         elif data.source_tokens:
             evaluation = score_languages(translate, fitting)
         else:
-            evaluation = _score_pairs(translate, fitting, data.target_language)
+            evaluation = _score_pairs(translate, fitting, data)
         return replace(evaluation, skipped=len(pairs) - len(fitting))
 
     def notes_on(self, data: PairDataset, split: str) -> tuple[str, ...]:
@@ -280,12 +288,15 @@ class TranslationTask(Task):
         return (f"{len(unknown):,} source(s) contain out-of-vocabulary tokens: {names}",)
 
 
-def _score_pairs(translate: Callable[..., list[Answer]], pairs: Sequence[Pair], language: str) -> Evaluation:
-    """Score one translation per pair; alignments are scored if all pairs have gold ones."""
+def _score_pairs(translate: Callable[..., list[Answer]], pairs: Sequence[Pair], data: PairDataset) -> Evaluation:
+    """Score one translation per pair; alignments are scored if all pairs have gold ones, summaries also by lead-3."""
     aligned = all(pair.gold is not None for pair in pairs)
     answers = translate([pair.source_input for pair in pairs], attention=aligned)
     texts, references = tuple(answer.text for answer in answers), [pair.target for pair in pairs]
-    scores = pair_scores(texts, references, language)
+    scores = pair_scores(texts, references, data.target_language)
+    if data.separator:
+        lead = lead_scores(pairs, data.separator)
+        scores |= {f"lead_{name}": MetricValue(value, ROUGE_SIGNATURE) for name, value in lead.items()}
     if aligned and (alignment := _alignment(answers, pairs)) is not None:
         scores["alignment"] = MetricValue(alignment)
     return Evaluation(
@@ -293,7 +304,7 @@ def _score_pairs(translate: Callable[..., list[Answer]], pairs: Sequence[Pair], 
         "pairs",
         {name: score.value for name, score in scores.items()},
         {name: score.signature for name, score in scores.items() if score.signature},
-        by_length=bleu_by_length(texts, [pair.source for pair in pairs], references, language),
+        by_length=bleu_by_length(texts, [pair.source for pair in pairs], references, data.target_language),
         outputs=texts,
         mistakes=_mistakes(pairs, texts),
     )

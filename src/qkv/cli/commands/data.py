@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.commands import shards
+from qkv.cli.commands import baseline, shards
 from qkv.cli.console import info, note, progress_bar, result, result_json, result_line
 from qkv.config import build
 from qkv.errors import InputError
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 app.command()(shards.prepare)
 app.command(name="shards")(shards.shards)
+app.command()(baseline.baseline)
 
 
 @app.command(name="list")

@@ -1,6 +1,6 @@
 """`qkv translate`: text-to-text with an encoder-decoder model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
@@ -39,6 +39,9 @@ AlignmentThreshold = Annotated[
     float | None,
     typer.Option("--alignment-threshold", help="Print all pairs with at least this weight, with --align pharaoh."),
 ]
+MarkCopied = Annotated[
+    bool, typer.Option("--mark-copied", help="Print words in brackets that were copied from the input.")
+]
 CoveragePenalty = Annotated[
     float, typer.Option("--coverage-penalty", help="Weight of the coverage penalty (Wu et al. 2016).")
 ]
@@ -74,6 +77,7 @@ def translate(
     align: Align = None,
     align_level: AlignLevel = None,
     alignment_threshold: AlignmentThreshold = None,
+    mark_copied: MarkCopied = False,
     output: options.BulkOutput = None,
     resume: options.Resume = False,
     overwrite: options.Overwrite = False,
@@ -90,7 +94,8 @@ def translate(
 
     Files and standard input contain one text per line; *.conllu files provide words and the heads required by models
     with tree positions. With --json, each output is an object with its score and its alignment: for each target token,
-    a row of weights over the source tokens. --align pharaoh appends a tab and pairs of word indices such as 0-0 2-1.
+    a row of weights over the source tokens. A model that copies also gives the probability that each token was copied
+    ("copied"). --align pharaoh appends a tab and pairs of word indices such as 0-0 2-1.
     A file of any length is translated into --output, each file of a folder into the folder --output (see --resume).
     """
     from qkv.generation import GenerationConfig
@@ -104,9 +109,24 @@ def translate(
     placement = WorkerOptions(workers, ray, ray_address)
     files = bulk_files(text, file, output, page, resume=resume, overwrite=overwrite, strict=strict, workers=placement)
     sources: list[Any] = [] if files else read_conllu(text, file) or read_texts(text, file, strict=strict)
-    attention, required = alignment.form != "none" or page is not None, align not in (None, "none")
+    if mark_copied and json:
+        raise InputError("--mark-copied cannot be combined with --json, which has the probabilities of copies")
+    attention = alignment.form != "none" or page is not None or mark_copied
+    required = align not in (None, "none")
     job = TranslationJob(
-        run, device, dtype.value, config, batch_size, json, CHUNK, prefix, target, attention, alignment, required
+        run,
+        device,
+        dtype.value,
+        config,
+        batch_size,
+        json,
+        CHUNK,
+        prefix,
+        target,
+        attention,
+        alignment,
+        required,
+        mark_copied,
     )
     if files:
         decode_files(files, job, verbose=verbose)
@@ -124,12 +144,19 @@ class TranslationJob(Job):
     attention: bool
     alignment: "Alignment"
     requires_alignment: bool
+    mark_copied: bool
 
     def settings(self) -> dict[str, Any]:
         """Return the options that the translations depend on."""
         alignment = {f"align_{key}": value for key, value in asdict(self.alignment).items()}
-        target = {} if self.target is None else {"target": self.target}
-        return {"command": "translate", **super().settings(), "prefix": self.prefix, **target, **alignment}
+        return {
+            "command": "translate",
+            **super().settings(),
+            "prefix": self.prefix,
+            "target": self.target,
+            "mark_copied": self.mark_copied,
+            **alignment,
+        }
 
     def load(self) -> "TranslationDecoder":
         """Load the model."""
@@ -146,7 +173,9 @@ class TranslationDecoder:
         if job.requires_alignment:
             self.translator.check_alignment()
         self.target = job.target
-        self._printer = Printer(job.alignment, job.config, json=job.json)
+        if job.mark_copied:
+            self.translator.check_copying()
+        self._printer = Printer(job.alignment, job.config, json=job.json, mark_copied=job.mark_copied)
         self._search = {
             "config": job.config, "prefix": job.prefix, "target": job.target, "batch_size": job.batch_size,
             "attention": job.attention,
@@ -232,7 +261,7 @@ class Alignment:
             return None
         if self.form == "pharaoh":
             return attention.pharaoh(self.threshold)
-        return [[round(float(weight), 5) for weight in row] for row in attention.average]
+        return [_rounded(row) for row in attention.average]
 
 
 def _parse_alignment(form: str | None, level: str | None, threshold: float | None, *, json: bool) -> Alignment:
@@ -271,8 +300,10 @@ def _translate(
 class Printer:
     """Prints translations."""
 
-    def __init__(self, alignment: Alignment, config: "GenerationConfig", *, json: bool) -> None:
-        self.alignment, self.json = alignment, json
+    def __init__(
+        self, alignment: Alignment, config: "GenerationConfig", *, json: bool, mark_copied: bool = False
+    ) -> None:
+        self.alignment, self.json, self.mark_copied = alignment, json, mark_copied
         self.ranked = config.num_return_sequences > 1
 
     def print_all(
@@ -300,7 +331,8 @@ class Printer:
             if self.json:
                 result_json({"input": number, "rank": rank, **as_dict(answer, self.alignment)})
                 continue
-            columns = [str(number), str(rank), f"{answer.score:.4f}", answer.text] if self.ranked else [answer.text]
+            text = answer.mark_copied() if self.mark_copied else answer.text
+            columns = [str(number), str(rank), f"{answer.score:.4f}", text] if self.ranked else [text]
             if self.alignment.form != "none":
                 formatted = self.alignment.format(answer)
                 columns.append(formatted if self.alignment.form == "pharaoh" else dumps(formatted))
@@ -318,4 +350,9 @@ def as_dict(answer: "Answer", alignment: Alignment) -> dict[str, Any]:
         f"source_{alignment.level}s": list(attention.columns) if attention else None,
         f"target_{alignment.level}s": list(attention.rows) if attention else None,
         "alignment": alignment.format(answer),
+        **({} if attention is None or attention.copied is None else {"copied": _rounded(attention.copied)}),
     }
+
+
+def _rounded(weights: Iterable[float]) -> list[float]:
+    return [round(float(weight), 5) for weight in weights]

@@ -14,6 +14,7 @@ from qkv.datasets.corpora.text import (  # noqa: F401
     nottingham,
     ptb_sample,
     python_stdlib,
+    samsum,
     sentence_polarity,
     squadshifts,
     tatoeba,

@@ -21,6 +21,7 @@ EXACT = Column("exact", "exact, %", 100)
 PERPLEXITY = Column("perplexity", "perplexity", higher_is_better=False)
 PAIRS = (Column("bleu", "sacreBLEU"), Column("chrf", "chrF"), EXACT)
 BRACKETS = (Column("f1", "labelled bracket F1, %", 100), EXACT)
+DIALOGUE = (PERPLEXITY, Column("distinct_1", "distinct-1, %", 100), Column("distinct_2", "distinct-2, %", 100))
 ROUGE = tuple(Column(f"rouge_{kind.lower()}", f"ROUGE-{kind}, %", 100) for kind in ("1", "2", "L"))
 CAPTIONS = (Column("bleu", "sacreBLEU"), EXACT)
 

@@ -18,6 +18,7 @@ from qkv.config import Config, Term, TokenizerTerm
 from qkv.datasets.columns import PAIRS, Column
 from qkv.datasets.dataset_cache import DataFile, DatasetCache
 from qkv.datasets.examples.captions import Captions, read_captioned_images
+from qkv.datasets.examples.dialogue import Dialogue
 from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.datasets.examples.pair import Pair
 from qkv.datasets.examples.squad import Question
@@ -169,6 +170,22 @@ class TreeDataset(Dataset[list[Tree]]):
 
     def preview(self, split: str) -> Iterator[dict[str, Any]]:
         return ({"sentence": tree.text, "tree": str(tree)} for tree in self.splits[split])
+
+
+class DialogueDataset(Dataset[list[Dialogue]]):
+    """Dialogues by turns."""
+
+    kind = "dialogues"
+    unit = "dialogues"
+
+    def training_texts(self) -> Iterator[str]:
+        return (turn for dialogue in self.splits["train"] for turn in dialogue.turns)
+
+    def documents(self, split: str) -> list[str]:
+        return [dialogue.text for dialogue in self.splits[split]]
+
+    def preview(self, split: str) -> Iterator[dict[str, Any]]:
+        return ({"prompt": dialogue.prompt, "turns": dialogue.turns} for dialogue in self.splits[split])
 
 
 class QuestionDataset(Dataset[list[Question]]):

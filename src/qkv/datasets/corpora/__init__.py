@@ -5,6 +5,7 @@ from qkv.datasets.corpora.audio import spoken_digits  # noqa: F401
 from qkv.datasets.corpora.images import coco, emoji, fashion_mnist, flickr8k, omniglot  # noqa: F401
 from qkv.datasets.corpora.synthetic import bandits, bit_sequences, dates, shapes  # noqa: F401
 from qkv.datasets.corpora.text import (  # noqa: F401
+    chitchat,
     cmudict,
     gum,
     imdb,

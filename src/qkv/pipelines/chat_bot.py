@@ -70,7 +70,7 @@ class ChatBot:
         self.name = str(model) if isinstance(model, str | Path) else type(model).__name__
         self.history_turns, self.history_tokens = history_turns, history_tokens
         self.history: list[str] = []  # turns of the conversation so far, yours and the model's in alternation
-        network = load_as(Model, model, pick_device(device)) if isinstance(model, str | Path) else model
+        network: Any = load_as(Model, model, pick_device(device)) if isinstance(model, str | Path) else model
         tokenizer = network.tokenizer if tokenizer is None else tokenizer
         if tokenizer is None or not has_speakers(tokenizer):
             raise InputError(f"{self.name}: chat requires a model trained with the task dialogue or dialogue_lm")
@@ -91,9 +91,11 @@ class ChatBot:
     ) -> Reply:
         """Respond to a message, and add both to the history; a temperature of 0 is greedy search."""
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        reply = self.respond(
-            [*self.history, message], GenerationConfig(max_new_tokens=max_new_tokens, sampling=sampling)
-        )
+        return self.send(message, GenerationConfig(max_new_tokens=max_new_tokens, sampling=sampling))
+
+    def send(self, message: str, config: GenerationConfig) -> Reply:
+        """Respond to a message with one set of options, and add both to the history."""
+        reply = self.respond([*self.history, message], config)
         self.history += [" ".join(message.split()), reply.text]
         return reply
 
@@ -132,6 +134,10 @@ class ChatBot:
                 with_speakers(histories[index]), answer.text, answer.score, answer.maps,
                 self.tokenizer.unknown_pieces(encoding), answer.new_tokens, history=turns,
             )  # fmt: skip
+
+    def check(self, config: GenerationConfig) -> None:
+        """Raise if responses of this length leave no room for the history."""
+        self._max_history_tokens(config)
 
     def _max_history_tokens(self, config: GenerationConfig) -> int:
         assert config.max_new_tokens is not None

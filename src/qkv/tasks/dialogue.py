@@ -17,8 +17,8 @@ import torch
 
 from qkv.config import Config, Count, Size, require
 from qkv.datasets.batching import IGNORE, EncodedPair
-from qkv.datasets.columns import DIALOGUE
-from qkv.datasets.dataset import DialogueDataset
+from qkv.datasets.columns import DIALOGUE, Column
+from qkv.datasets.dataset import Dataset, DialogueDataset
 from qkv.datasets.examples.dialogue import Dialogue
 from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
@@ -63,8 +63,8 @@ class ResponseTask(Task):
     }
     cli_command = "chat"
     searches = True
-    datasets = (DialogueDataset,)
-    columns = DIALOGUE
+    datasets: ClassVar[tuple[type[Dataset[Any]], ...]] = (DialogueDataset,)
+    columns: ClassVar[tuple[Column, ...]] = DIALOGUE
     evaluation_unit = "responses"
     evaluates_train = False
     mean_loss: Callable[[Any, Sequence[EncodedPair]], float]  # cross-entropy of responses in nats per token
@@ -135,7 +135,7 @@ class ResponseTask(Task):
     def evaluate(
         self,
         model: Any,
-        data: DialogueDataset,
+        data: Any,
         split: str,
         search: GenerationConfig = GREEDY,
         progress: Callable[[int], None] = lambda done: None,
@@ -154,7 +154,11 @@ class ResponseTask(Task):
         return Evaluation(
             len(responses),
             self.evaluation_unit,
-            {"loss": loss, "perplexity": perplexity(loss), **{name: distinct(texts, n) for name, n in DISTINCT.items()}},
+            {
+                "loss": loss,
+                "perplexity": perplexity(loss),
+                **{name: distinct(texts, n) for name, n in DISTINCT.items()},
+            },
             {
                 "perplexity": f"tokens:{tokens:,} of a vocabulary of {len(self.tokenizer):,}, </s> counted",
                 **dict.fromkeys(DISTINCT, DISTINCT_SIGNATURE),
@@ -163,7 +167,7 @@ class ResponseTask(Task):
             skipped=sum(len(dialogue.turns) - 1 for dialogue in dialogues) - len(responses),
         )
 
-    def notes_on(self, data: DialogueDataset, split: str) -> tuple[str, ...]:
+    def notes_on(self, data: Any, split: str) -> tuple[str, ...]:
         return ()
 
 
@@ -184,7 +188,7 @@ class DialogueTask(ResponseTask, TranslationTask):
         require(not reads_trees(model), "a dialogue has no dependency trees: choose another model.position")
         _check_limits(options, max(options.history_tokens, options.response_tokens), model)
 
-    def setup(self, data: DialogueDataset) -> None:
+    def setup(self, data: Any) -> None:
         super().setup(data)
         # A captured step would pad the responses to the width of the histories, about four times their length.
         self.capturable = False
@@ -211,7 +215,7 @@ class DialogueLMTask(ResponseTask, PackedLMTask):
     def check_recipe(cls, options: Any, data: Any, model: Any) -> None:
         _check_limits(options, options.history_tokens + options.response_tokens, model)
 
-    def setup(self, data: DialogueDataset) -> None:
+    def setup(self, data: Any) -> None:
         super().setup(data)
         valid, size = self.encode_responses(data.splits["valid"], "validation"), self.train_config.valid_size
         self.valid = EncodedPairs(valid.pairs[:size], valid.tokens[:size])

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch.nn import functional as F
 
 from qkv.config import Rate
-from qkv.datasets.columns import PERPLEXITY
+from qkv.datasets.columns import PERPLEXITY, Column
 from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
 from qkv.datasets.packing import IGNORE_INDEX, Packed, pack, packed_rows
 from qkv.datasets.shards.large_text import LargeText
@@ -69,10 +69,10 @@ class PackedLMTask(Task):
         "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
     }
     model = GPT2
-    datasets = (TextDataset, LabeledTextDataset)
+    datasets: ClassVar[tuple[type[Dataset[Any]], ...]] = (TextDataset, LabeledTextDataset)
     config_class = PackedLMConfig
     model_options: ClassVar = {"has_end_token": True}
-    columns = (PERPLEXITY,)
+    columns: ClassVar[tuple[Column, ...]] = (PERPLEXITY,)
     from_data = ("vocab_size",)
     evaluation_unit = "documents"
     evaluates_train = False

@@ -46,7 +46,7 @@ class DialogueTokenizer(BPETokenizer):
         return tokenizer
 
     @cached_property
-    def target(self) -> Tokenizer:  # type: ignore[override]  # a property in the base class
+    def target(self) -> Tokenizer:
         """The tokenizer of a response, which has no speaker."""
         return BPETokenizer(self.backend)
 
@@ -65,7 +65,11 @@ class DialogueTokenizer(BPETokenizer):
             encoding, end = encodings[turn], start + len(turn)
             ids += (self.vocab[speaker], *encoding.ids, END)
             pieces += (speaker, *encoding.pieces, SPECIAL[END])
-            offsets += ((start, start), *((start + first, start + last) for first, last in encoding.offsets), (end, end))
+            offsets += (
+                (start, start),
+                *((start + first, start + last) for first, last in encoding.offsets),
+                (end, end),
+            )
             start = end + 1
         if add_special_tokens:
             ids.append(self.vocab[SPEAKERS[1]])

@@ -202,7 +202,7 @@ def _converse(bot: "ChatBot", config: "GenerationConfig", printer: Printer) -> N
     """Respond to the lines that the user enters until the end of the input."""
     with suppress(ImportError):
         import readline  # noqa: F401  (importing it enables line editing)
-    info(f"conversation with {bot.name}: {NEW} starts a new one, Ctrl-D or {QUIT} ends it")
+    info(f"{bot.name}: {NEW} starts a new conversation, Ctrl-D or {QUIT} ends it")
     number = 0
     while (line := _read_line(printer.prompt)) is not None and line.strip() != QUIT:
         if line.strip() == NEW:

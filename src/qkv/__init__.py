@@ -12,6 +12,7 @@ models
 pipelines: raw input in, answer out
     qkv.Translator(model)                translation and other text-to-text tasks
     qkv.Generator(model)                 text generation
+    qkv.ChatBot(model)                   conversation
     qkv.Classifier(model)                text classification
     qkv.Tagger(model)                    token classification
     qkv.Parser(model)                    constituency parsing
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from qkv.attention import watch as watch
     from qkv.hub import load as load
     from qkv.pipelines.captioner import Captioner as Captioner
+    from qkv.pipelines.chat_bot import ChatBot as ChatBot
     from qkv.pipelines.classifier import Classifier as Classifier
     from qkv.pipelines.embedder import Embedder as Embedder
     from qkv.pipelines.generator import Generator as Generator
@@ -64,6 +66,7 @@ _MODULES = {
     "load": "qkv.hub",
     "register": "qkv.registry",
     "Captioner": "qkv.pipelines.captioner",
+    "ChatBot": "qkv.pipelines.chat_bot",
     "Classifier": "qkv.pipelines.classifier",
     "Embedder": "qkv.pipelines.embedder",
     "Generator": "qkv.pipelines.generator",

@@ -94,7 +94,7 @@ def test_models_show_prints_the_keys_of_a_model(qkv: Command) -> None:
     shown: dict[str, Any] = json.loads(qkv("models", "show", "gpt2", "--json").out)
     keys = {key["key"]: key for key in shown["keys"]}
     assert keys["model.heads"]["default"] == 12
-    assert shown["tasks"] == ["language_model", "packed_lm"]
+    assert shown["tasks"] == ["dialogue_lm", "language_model", "packed_lm"]
     text = qkv("models", "show", "gpt2").out
     assert "attention heads per layer" in text
     assert "medium: dim = 1024, heads = 16, layers = 24" in text

@@ -12,6 +12,7 @@ from qkv.cli import console
 from qkv.cli.commands import (
     caption,
     catalog,
+    chat,
     compare,
     convert,
     data,
@@ -54,6 +55,7 @@ app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="compare")(compare.compare)
 app.command(name="translate")(translate.translate)
 app.command(name="generate")(generate.generate)
+app.command(name="chat")(chat.chat)
 app.command(name="classify")(encoders.classify)
 app.command(name="tag")(encoders.tag)
 app.command(name="parse")(parse.parse)

@@ -24,6 +24,7 @@ from qkv.datasets.examples.captions import (
     read_captioned_images,
     strip_punctuation,
 )
+from qkv.datasets.examples.dialogue import Dialogue
 from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.datasets.examples.pair import Pair
 from qkv.datasets.examples.squad import Question
@@ -179,6 +180,22 @@ class TreeDataset(Dataset[list[Tree]]):
 
     def preview(self, split: str) -> Iterator[dict[str, Any]]:
         return ({"sentence": tree.text, "tree": str(tree)} for tree in self.splits[split])
+
+
+class DialogueDataset(Dataset[list[Dialogue]]):
+    """Dialogues by turns."""
+
+    kind = "dialogues"
+    unit = "dialogues"
+
+    def training_texts(self) -> Iterator[str]:
+        return (turn for dialogue in self.splits["train"] for turn in dialogue.turns)
+
+    def documents(self, split: str) -> list[str]:
+        return [dialogue.text for dialogue in self.splits[split]]
+
+    def preview(self, split: str) -> Iterator[dict[str, Any]]:
+        return ({"prompt": dialogue.prompt, "turns": dialogue.turns} for dialogue in self.splits[split])
 
 
 class QuestionDataset(Dataset[list[Question]]):

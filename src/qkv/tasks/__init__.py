@@ -5,6 +5,7 @@ from qkv.tasks import (  # noqa: F401  (importing a task registers it)
     bandit,
     bilm,
     captioning,
+    dialogue,
     few_shot,
     image_classification,
     language_modeling,

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch.nn import functional as F
 
 from qkv.config import Rate
-from qkv.datasets.columns import PERPLEXITY
+from qkv.datasets.columns import PERPLEXITY, Column
 from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
 from qkv.datasets.packing import IGNORE_INDEX, Packed, pack, packed_rows
 from qkv.datasets.shards.large_text import LargeText
@@ -69,10 +69,10 @@ class PackedLMTask(Task):
         "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
     }
     model = GPT2
-    datasets = (TextDataset, LabeledTextDataset)
+    datasets: ClassVar[tuple[type[Dataset[Any]], ...]] = (TextDataset, LabeledTextDataset)
     config_class = PackedLMConfig
     model_options: ClassVar = {"has_end_token": True}
-    columns = (PERPLEXITY,)
+    columns: ClassVar[tuple[Column, ...]] = (PERPLEXITY,)
     from_data = ("vocab_size",)
     evaluation_unit = "documents"
     evaluates_train = False
@@ -95,7 +95,7 @@ class PackedLMTask(Task):
                 f"the training text has {len(self.shards):,} tokens, too few for a batch: lower train.batch_size"
             )
         self.train = self.examples(data, "train") if self.shards is None else []
-        self.valid = encode_documents(self.tokenizer.target, data.documents("valid")[: train.valid_size])
+        self.valid = self.encode(data.documents("valid")[: train.valid_size])
         examples = (self.valid,) if self.shards is not None else (self.train, self.valid)
         if not all(any(len(text) > 1 for text in texts) for texts in examples):
             raise InputError("there are no documents with two tokens or more to train or to validate on")
@@ -146,7 +146,11 @@ class PackedLMTask(Task):
         return linear_cross_entropy(hidden, model.readout, batch.targets, IGNORE_INDEX, self.options.label_smoothing)
 
     def examples(self, data: Dataset[Any], split: str) -> list[Document]:
-        return encode_documents(self.tokenizer.target, data.documents(split))
+        return self.encode(data.documents(split))
+
+    def encode(self, texts: Sequence[str]) -> list[Document]:
+        """Token ids of each document, with an end token if the vocabulary has one."""
+        return encode_documents(self.tokenizer.target, texts)
 
     @torch.inference_mode()
     def score_examples(self, model: GPT2, examples: Sequence[Document]) -> dict[str, float]:

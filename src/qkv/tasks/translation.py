@@ -214,12 +214,16 @@ class TranslationTask(Task):
         memory = model.encode(batch.source, batch.source_lengths, **tree_arguments(batch))
         return model.decode_with_sampling(batch.target_in, memory, self.sampling_probability, schedule.sample)
 
-    @torch.inference_mode()
     def validation_loss(self, model: EncoderDecoder[Any, Any]) -> float:
         """Mean cross-entropy of the validation targets in nats."""
+        return self.mean_loss(model, self.valid.tokens)
+
+    @torch.inference_mode()
+    def mean_loss(self, model: EncoderDecoder[Any, Any], pairs: Sequence[EncodedPair]) -> float:
+        """Mean cross-entropy of the targets of pairs in nats."""
         total, tokens = 0.0, 0
-        for rows in batch_by_length([pair.length for pair in self.valid.tokens], self.train_config.batching):
-            batch = self._collate([self.valid.tokens[row] for row in rows]).to(model.device)
+        for rows in batch_by_length([pair.length for pair in pairs], self.train_config.batching):
+            batch = self._collate([pairs[row] for row in rows]).to(model.device)
             logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens

@@ -3,6 +3,7 @@
 Recipes choose a tokenizer by name: `tokenizer = "char"` or `tokenizer = { name = "bpe", vocab_size = 8000 }`.
 """
 
+from qkv.tokenizers.dialogue import DialogueTokenizer
 from qkv.tokenizers.pair_tokenizer import PairTokenizer, load_tokenizer
 from qkv.tokenizers.tokenizer import Encoding, SpecialTokens, Tokenizer
 from qkv.tokenizers.trained import BPETokenizer, CharTokenizer, TrainedTokenizer, WordTokenizer
@@ -11,6 +12,7 @@ from qkv.tokenizers.wordpiece import WordPieceTokenizer
 __all__ = [
     "BPETokenizer",
     "CharTokenizer",
+    "DialogueTokenizer",
     "Encoding",
     "PairTokenizer",
     "SpecialTokens",

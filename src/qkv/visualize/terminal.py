@@ -73,20 +73,20 @@ class _HeatMap:
 
     def _lines(self, brush: _Brush, width: int) -> Iterator[Text]:
         peak = float(self.weights.max())
-        label_width = min(_MOST_LABEL_WIDTH, max(map(cell_len, self.rows)), width // 3)
-        panels = list(_panels(_column_widths(self.columns), width - label_width - 1))
+        labels = label_width(self.rows, width)
+        panels = list(_panels(column_widths(self.columns), width - labels - 1))
         yield Text(self.caption, style="bold", overflow="ellipsis")
         for panel in panels:
             if len(panels) > 1:
                 yield Text()
                 yield Text(f"columns {min(panel) + 1}–{max(panel) + 1} of {len(self.columns)}", style="dim")
-            yield _heading(self.columns, panel, label_width)
+            yield _heading(self.columns, panel, labels)
             for row, weights in zip(self.rows, self.weights, strict=True):
-                label = Text(_flush_right(row, label_width) + " ")
+                label = Text(_flush_right(row, labels) + " ")
                 cells = (brush.cell(float(weights[j]), float(weights[j]) / (peak or 1.0), panel[j]) for j in panel)
                 yield label.append_text(Text().join(cells))
         yield Text()
-        yield _legend(brush, peak, label_width)
+        yield _legend(brush, peak, labels)
 
 
 def _brush(console: Console, options: ConsoleOptions) -> _Brush:
@@ -100,7 +100,12 @@ def _brush(console: Console, options: ConsoleOptions) -> _Brush:
     )
 
 
-def _column_widths(headings: Iterable[str]) -> list[int]:
+def label_width(rows: Iterable[str], width: int) -> int:
+    """Return the width of the names of the rows of a heat map of `width` cells."""
+    return min(_MOST_LABEL_WIDTH, max(map(cell_len, rows)), width // 3)
+
+
+def column_widths(headings: Iterable[str]) -> list[int]:
     """Return column widths: square cells for characters, cells that fit a number for words."""
     lengths = [cell_len(heading) for heading in headings]
     words = sum(length > _CHARACTER_WIDTH for length in lengths) > len(lengths) / 3

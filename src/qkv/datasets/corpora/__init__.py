@@ -6,6 +6,7 @@ from qkv.datasets.corpora.images import coco, emoji, fashion_mnist, flickr8k, om
 from qkv.datasets.corpora.synthetic import bandits, bit_sequences, dates, shapes  # noqa: F401
 from qkv.datasets.corpora.text import (  # noqa: F401
     babi,
+    chitchat,
     cmudict,
     gum,
     imdb,

@@ -120,8 +120,10 @@ class Task(ABC):
 
     @classmethod
     def accepts_tokenizer(cls, name: str) -> bool:
-        """Whether a tokenizer can be used: WordPiece lacks the <s> and </s> that decoders need."""
-        return name != "wordpiece" or issubclass(cls.model, TextEncoder)
+        """Whether a tokenizer can be used: WordPiece lacks the <s> and </s> that decoders need, and only the tasks of
+        dialogue have speakers.
+        """
+        return name != "dialogue" and (name != "wordpiece" or issubclass(cls.model, TextEncoder))
 
     @classmethod
     def check_recipe(cls, options: Any, data: Any, model: Any) -> None:

@@ -3,8 +3,8 @@
 import torch
 
 from qkv.models import elmo
-from qkv.nn.encoders.char_cnn import PRIME, ROWS, CharCNN, HashEmbedding, Highway
 from qkv.nn.encoders import char_cnn
+from qkv.nn.encoders.char_cnn import PRIME, ROWS, CharCNN, HashEmbedding, Highway
 from qkv.tokenizers import characters as tokenizer
 from qkv.tokenizers.characters import CharacterIds
 

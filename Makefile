@@ -15,7 +15,7 @@ demo: $(READY)
 
 test: $(READY) lint
 	$(PYTEST)
-	QKV_CHECK_SHAPES=0 $(PYTEST) -m compiled
+	QKV_CHECK_SHAPES=0 $(PYTEST) -m compiled $$(grep -rl --include='*.py' 'mark\.compiled' tests)
 
 lint: $(READY)
 	$(BIN)/ruff check .

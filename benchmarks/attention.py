@@ -40,7 +40,7 @@ from qkv.attention import (
     Window,
     attend,
 )  # fmt: skip
-from qkv.attention.watch import Recording
+from qkv.attention.watch import AttentionRecording
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.multi_head import MultiHeadAttention
 
@@ -327,7 +327,7 @@ def _watch_at(model: nn.Module, x: Tensor) -> None:
     )
 
 
-def _forward(model: nn.Module, x: Tensor, recording: Recording | None, *, read: bool) -> None:
+def _forward(model: nn.Module, x: Tensor, recording: AttentionRecording | None, *, read: bool) -> None:
     """A forward pass that replaces the recorded weights, which are rebuilt lazily."""
     if recording is not None:
         recording.reset()

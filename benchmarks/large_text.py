@@ -1,7 +1,7 @@
 """Tokenize and train on a text larger than the memory allowed: peak memory, time to the first step, time to resume.
 
     python benchmarks/large_text.py prepare --bytes 2e9 --folder /tmp/large       build a text, tokenize and train on it
-    python benchmarks/large_text.py resume --folder /tmp/large --steps 10 100000  resume a run after so many steps
+    python benchmarks/large_text.py resume --folder /tmp/large --steps 10 100000  resume a run after each number
 
 The text is made of real paragraphs (the training texts under QKV_DATA) in random order, with random numbers and names
 inserted, so that it does not repeat. Every process is watched: its peak resident memory is the kernel's (VmHWM), which

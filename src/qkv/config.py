@@ -227,12 +227,13 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def write_toml(data: Mapping[str, Any]) -> str:
     """Serialize nested plain data as TOML; None values are omitted, as TOML has no null."""
-    return tomli_w.dumps(_without_none(data))
+    return tomli_w.dumps(without_none(data))
 
 
-def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table without the keys whose value is None, which TOML does not have."""
     return {
-        key: _without_none(value) if isinstance(value, Mapping) else value
+        key: without_none(value) if isinstance(value, Mapping) else value
         for key, value in table.items()
         if value is not None
     }

@@ -2,7 +2,7 @@
 
 
 class QkvError(Exception):
-    """Base class; the message says what is wrong, where, and what to do."""
+    """Base class; the message names what is wrong, where, and what to do."""
 
 
 class InputError(QkvError):

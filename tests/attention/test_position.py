@@ -17,7 +17,7 @@ from qkv.attention.operator import Attend, attend, build_request
 from qkv.attention.position import ALiBi, Position, Rotary
 from qkv.attention.relative import Relative, TreeRelative
 from qkv.attention.score_shape import CellIndex, ScoreShape
-from qkv.attention.spec import Backend, Request
+from qkv.attention.spec import AttentionRequest, Backend
 from qkv.attention.tree import Trees
 from qkv.errors import InputError, ShapeError
 
@@ -34,7 +34,7 @@ def qkv_heads(kv_heads: int = HEADS) -> list[Tensor]:
     return [randn(BATCH, heads, LENGTH, DIM) for heads in (HEADS, kv_heads, kv_heads)]
 
 
-def supporting_backends(request: Request) -> list[Backend]:
+def supporting_backends(request: AttentionRequest) -> list[Backend]:
     """Backends that support a request, except those that compile (see `UNCHECKED`)."""
     return [REFERENCE] if request.position.adds_to_output else [BACKENDS["sdpa"], REFERENCE]
 

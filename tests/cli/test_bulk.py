@@ -3,9 +3,9 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -158,15 +158,37 @@ def test_verbose_and_dtype(qkv, models):
     assert qkv("generate", models / "generate", "abc", "--max-new-tokens", 3).err == ""
 
 
-def start(command: str, models: Path, lines: Path, out: Path, *options: object) -> subprocess.Popen[bytes]:
-    # Short chunks and intervals, so that a short job has many moments at which it can be killed.
-    code = (
-        f"from qkv.cli import {command}, main; from qkv.runtime import resumable; "
-        f"{command}.CHUNK, resumable.SYNC_SECONDS = 32, 0.0; main.main()"
-    )
-    arguments = [command, models / command, "--input", lines, "--output", out, "--device", "cpu", *options]
+# The job kills itself at the given write of the progress file: before it, so that the last results are not recorded,
+# or after it. Short chunks give a short job many such moments.
+JOB = """
+import os, signal, sys
+from qkv.cli import main
+from qkv.cli.commands import {command}
+from qkv.runtime import resumable
+
+{command}.CHUNK, resumable.SYNC_SECONDS = {chunk}, -1.0
+record, calls = resumable.ResumableOutput.record, []
+
+def record_or_die(output):
+    calls.append(output)
+    if len(calls) == {kill} and not {recorded}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    record(output)
+    if len(calls) == {kill}:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+resumable.ResumableOutput.record = record_or_die
+if __name__ == "__main__":
+    main.main()
+"""
+
+
+def start(
+    command: str, arguments: list[object], *, chunk: int, kill: int | None = None, recorded: bool = True
+) -> subprocess.Popen[bytes]:
+    code = JOB.format(command=command, chunk=chunk, kill=kill, recorded=recorded)
     return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [sys.executable, "-c", code, command, *map(str, arguments), "--device", "cpu"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -179,44 +201,45 @@ def finish(process: subprocess.Popen[bytes]) -> None:
 
 
 def inputs_done(out: Path) -> int:
-    try:
-        return int(json.loads(out.with_name(f"{out.name}.progress.json").read_text())["inputs"])
-    except (FileNotFoundError, ValueError):
-        return 0
+    return int(json.loads(out.with_name(f"{out.name}.progress.json").read_text())["inputs"])
 
 
-def check_killed_job(command: str, models: Path, folder: Path, count: int, kills: int, *options: object) -> None:
-    """Kill a job at random moments, each after some more progress, and compare the result with an undisturbed one."""
-    lines = write_lines(folder / "in.txt", count)
-    finish(start(command, models, lines, folder / "expected.txt", *options))
-    generator, out = random.Random(count), folder / "out.txt"
-    for kill in range(1, kills + 1):
-        process = start(command, models, lines, out, "--resume", *options)
-        while inputs_done(out) < kill * count // (kills + 2):
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.001)
-        time.sleep(generator.random() * 0.05)
-        assert inputs_done(out) < count
-        process.kill()
-        process.communicate()
+def check_killed_job(qkv: Any, command: str, model: Path, folder: Path, chunks: list[int], *options: object) -> None:
+    """Kill a job several times, each time after these numbers of chunks, and compare with an undisturbed job."""
+    count = CHUNK * (sum(chunks) + 3)
+    lines, out, done = write_lines(folder / "in.txt", count), folder / "out.txt", 0
+    expected = qkv(command, model, "--input", lines, "--output", folder / "expected.txt", "--device", "cpu", *options)
+    assert expected.code == 0, expected.err
+    arguments = [model, "--input", lines, "--output", out, "--resume", *options]
+    for number, more in enumerate(chunks):
+        recorded = number % 2 == 0
+        # The progress file is written once at the start, then after each chunk.
+        process = start(command, arguments, chunk=CHUNK, kill=1 + more, recorded=recorded)
+        _, error = process.communicate(timeout=600)
+        assert process.returncode == -signal.SIGKILL, error.decode()
+        done += CHUNK * (more if recorded else more - 1)
+        assert inputs_done(out) == done
+        assert out.read_bytes().count(b"\n") >= done
         with out.open("ab") as file:
-            file.write(b"a partial li" * (kill % 2))
-    assert 0 < inputs_done(out) < count
-    finish(start(command, models, lines, out, "--resume", *options))
+            file.write(b"a partial li" * (number % 2))
+    finish(start(command, arguments, chunk=CHUNK))
     assert out.read_bytes() == (folder / "expected.txt").read_bytes()
     assert out.read_bytes().count(b"\n") >= count
     assert {path.name for path in folder.iterdir()} == {"in.txt", "expected.txt", "out.txt"}
 
 
+CHUNK = 32
 GENERATE: list[object] = ["--max-new-tokens", 16, "--seed", 2]
 
 
 @pytest.mark.parametrize(
-    ("command", "kills", "options"),
-    [("translate", 2, []), pytest.param("generate", 2, GENERATE, marks=pytest.mark.slow)],
+    ("command", "options"),
+    [("translate", []), pytest.param("generate", GENERATE, marks=pytest.mark.slow)],
 )
-def test_a_job_that_is_killed_again_and_again(models, tmp_path, command, kills, options):
-    check_killed_job(command, models, tmp_path, 3000, kills, *options)
+def test_a_job_that_is_killed_again_and_again(qkv, models, tmp_path, monkeypatch, command, options):
+    monkeypatch.setattr(translate, "CHUNK", CHUNK)
+    monkeypatch.setattr(generate, "CHUNK", CHUNK)
+    check_killed_job(qkv, command, models / command, tmp_path, [2, 3], *options)
 
 
 @pytest.mark.slow
@@ -229,5 +252,7 @@ def test_a_job_that_is_killed_again_and_again(models, tmp_path, command, kills, 
         ("generate", GENERATE),
     ],
 )
-def test_a_long_job_that_is_killed_again_and_again(models, tmp_path, command, options):
-    check_killed_job(command, models, tmp_path, 20_000, 5, *options)
+def test_a_long_job_that_is_killed_again_and_again(qkv, models, tmp_path, monkeypatch, command, options):
+    monkeypatch.setattr(translate, "CHUNK", CHUNK)
+    monkeypatch.setattr(generate, "CHUNK", CHUNK)
+    check_killed_job(qkv, command, models / command, tmp_path, [1, 40, 2, 90, 170], *options)

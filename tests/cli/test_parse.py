@@ -46,6 +46,10 @@ def test_each_sentence_gives_a_tree_or_a_json_object(qkv: Command, model: Path, 
     assert qkv("parse", model, "--input", tmp_path / "in.txt").out == ended.out
 
 
+def test_translate_refuses_a_parser(qkv: Command, model: Path) -> None:
+    assert "qkv parse" in qkv("translate", model, TEXTS[0]).error
+
+
 def test_words_separated_by_spaces_are_kept(qkv: Command, model: Path) -> None:
     assert Tree.parse(qkv("parse", model, "cat's-eye .", "--tokenized").out, "output").words == ("cat's-eye", ".")
 

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -19,7 +18,7 @@ from qkv.runtime import cluster
 from qkv.runtime.cluster import Placement, place_workers
 
 from .command import Ended
-from .test_bulk import GENERATE, finish, models, write_lines  # noqa: F401  (a fixture)
+from .test_bulk import GENERATE, finish, models, start, write_lines  # noqa: F401  (a fixture)
 
 RAY = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 NAMES = ["a.txt", "b.txt", "c.txt"]
@@ -35,6 +34,21 @@ def slow(function):
     return call
 
 translate._translate, generate._generate = slow(translate._translate), slow(generate._generate)
+"""
+# Each worker stops after two chunks while the file exists, so that a job cannot end before it is killed.
+GATED = """
+import os, time
+from qkv.cli.commands import translate
+
+original, calls = translate._translate, []
+
+def gated(*values):
+    calls.append(values)
+    while len(calls) > 2 and os.path.exists({gate!r}):
+        time.sleep(0.01)
+    return original(*values)
+
+translate._translate = gated
 """
 DEADLY = """
 import os
@@ -174,28 +188,19 @@ def test_workers_share_the_machines_of_a_cluster(nodes, count, device, expected)
 
 
 class BulkJob:
-    """A command in its own process, on shards in a folder, with short chunks and slow workers."""
+    """A command in its own process, on shards in a folder, with short chunks and a plug-in."""
 
-    def __init__(self, command: str, models: Path, folder: Path, *options: object, chunk: int, seconds: float) -> None:  # noqa: F811
-        self.plugin, self.out = folder / "slow.py", folder / "out"
-        self.plugin.write_text(SLOW.format(seconds=seconds))
-        self._code = (
-            f"from qkv.cli import {command}, main; from qkv.runtime import resumable; "
-            f"{command}.CHUNK, resumable.SYNC_SECONDS = {chunk}, 0.0\n"
-            "if __name__ == '__main__': main.main()"
-        )
+    def __init__(self, command: str, models: Path, folder: Path, *options: object, chunk: int, plugin: str) -> None:  # noqa: F811
+        self.out = folder / "out"
+        self._command, self._chunk = command, chunk
+        (folder / "plugin.py").write_text(plugin)
         self._arguments = [
-            command, models / command, "--input", folder / "shards", "--device", "cpu", "--output", self.out, *options
+            models / command, "--input", folder / "shards", "--output", self.out, "--plugin", folder / "plugin.py",
+            *options,
         ]  # fmt: skip
 
     def start(self, *options: object) -> subprocess.Popen[bytes]:
-        arguments = map(str, [*self._arguments, "--plugin", self.plugin, *options])
-        return subprocess.Popen(
-            [sys.executable, "-c", self._code, *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+        return start(self._command, [*self._arguments, *options], chunk=self._chunk)
 
     def done(self) -> tuple[int, int]:
         """Number of complete files, and of finished lines of the next."""
@@ -245,15 +250,18 @@ def wait_until_ended(pids: list[int]) -> None:
 
 def check_processes(qkv: Run, models: Path, folder: Path, *victims: str) -> None:  # noqa: F811
     """Kill one of two worker processes or the driver, or interrupt the job; then finish it."""
-    shards, expected = write_shards(folder / "shards", [200, 60]), folder / "expected"
+    shards, expected, gate = write_shards(folder / "shards", [200, 60]), folder / "expected", folder / "gate"
     assert qkv("translate", models / "translate", "--input", shards, "--output", expected).code == 0
-    job = BulkJob("translate", models, folder, "--workers", 2, chunk=16, seconds=0.1)
-    for number, victim in enumerate(victims, start=1):
+    job = BulkJob("translate", models, folder, "--workers", 2, chunk=16, plugin=GATED.format(gate=str(gate)))
+    for victim in victims:
+        gate.touch()
+        _, before = job.done()  # of the first file: two workers finish at most 64 lines before they stop
         process = job.start("--resume")
-        job.wait(process, max((0, 32 * number), job.done()))
+        job.wait(process, (0, before + 32))
         children = find_workers(process, "multiprocessing")
         signals = {"worker": (children[-1], signal.SIGKILL), "interrupt": (process.pid, signal.SIGINT)}
         os.kill(*signals.get(victim, (process.pid, signal.SIGKILL)))
+        gate.unlink()
         error = process.communicate(timeout=60)[1].decode()
         wait_until_ended(children)
         assert process.returncode == {"worker": 1, "interrupt": 130}.get(victim, -signal.SIGKILL)
@@ -277,7 +285,7 @@ def test_worker_processes_and_drivers_are_killed(qkv: Run, models, tmp_path):  #
 def test_a_ray_worker_is_killed(qkv: Run, models, tmp_path):  # noqa: F811
     shards = write_shards(tmp_path / "shards", [200, 100])
     expected = tmp_path / "expected"
-    job = BulkJob("translate", models, tmp_path, "--ray", "--workers", 2, chunk=16, seconds=0.1)
+    job = BulkJob("translate", models, tmp_path, "--ray", "--workers", 2, chunk=16, plugin=SLOW.format(seconds=0.1))
     process = job.start()
     assert qkv("translate", models / "translate", "--input", shards, "--output", expected).code == 0
     job.wait(process, (0, 32))
@@ -296,7 +304,9 @@ def test_a_long_job_with_ray_is_killed_again_and_again(qkv: Run, models, tmp_pat
     shards = write_shards(tmp_path / "shards", [8000, 4000, 8000])
     expected, generator = tmp_path / "expected", random.Random(0)
     assert qkv(command, models / command, "--input", shards, "--output", expected, *options).code == 0
-    job = BulkJob(command, models, tmp_path, "--ray", "--workers", 2, *options, chunk=32, seconds=0.05)
+    job = BulkJob(
+        command, models, tmp_path, "--ray", "--workers", 2, *options, chunk=32, plugin=SLOW.format(seconds=0.05)
+    )
     process = job.start()
     moments = [((0, 3000), "driver"), ((0, 6000), "worker"), ((1, 1000), "driver"), ((2, 100), "worker")]
     for moment, victim in [*moments, ((2, 4000), "driver")]:
@@ -322,8 +332,7 @@ def test_lines_that_end_every_worker_are_an_error(models, tmp_path):  # noqa: F8
     shards = write_shards(tmp_path / "shards", [100])
     with (shards / "a.txt").open("a") as file:
         file.write("deadly\n")
-    job = BulkJob("translate", models, tmp_path, "--ray", "--workers", 2, chunk=8, seconds=0.0)
-    job.plugin.write_text(DEADLY)
+    job = BulkJob("translate", models, tmp_path, "--ray", "--workers", 2, chunk=8, plugin=DEADLY)
     process = job.start()
     _, error = process.communicate(timeout=120)
     assert process.returncode == 1
@@ -345,7 +354,9 @@ def test_errors_of_ray_workers(models, tmp_path):  # noqa: F811
         (tmp_path / "wrong", [], "error: "),
         (models, address, "error: --ray-address 127.0.0.1:1: no Ray cluster answers"),
     ):
-        job = BulkJob("translate", folder, tmp_path, "--ray", "--workers", 2, *options, chunk=8, seconds=0.0)
+        job = BulkJob(
+            "translate", folder, tmp_path, "--ray", "--workers", 2, *options, chunk=8, plugin=SLOW.format(seconds=0.0)
+        )
         process = job.start()
         _, error = process.communicate(timeout=120)
         assert process.returncode == 2, error.decode()

@@ -24,7 +24,7 @@ from qkv.datasets.formats.text_files import split_of as split_of_text
 
 SPLITS = get_args(Split)
 
-# Written here a second time, by stems and in no order of languages, so that a slip in the tables of qkv shows.
+# Repeated here, by stems and in no order of languages, so that a slip in the tables of qkv shows.
 MONTH_STEMS = (
     "jan gen ene янв sty",
     "feb fev fév фев lut",

@@ -2,13 +2,13 @@
 
 import hashlib
 import struct
-import time
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from qkv.datasets.shards.permutation import LazyBatches, Permutation, permuted_batches
+from tests.limits import cpu_limit
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 16, 17, 255, 256, 257, 1000, 65_537])
@@ -65,11 +65,10 @@ def test_elements_are_uniform_and_independent_of_their_neighbours() -> None:
 
 
 def test_batches_of_a_huge_corpus_take_no_time() -> None:
-    began = time.process_time()
-    batches = permuted_batches(10**13, 64, "0 0")
-    assert len(batches) == 10**13 // 64
-    assert len(set(batches[len(batches) - 1])) == 64
-    assert time.process_time() - began < 0.1
+    with cpu_limit(30):  # its order is never stored: a fraction of a millisecond
+        batches = permuted_batches(10**13, 64, "0 0")
+        assert len(batches) == 10**13 // 64
+        assert len(set(batches[len(batches) - 1])) == 64
 
 
 def test_batches_are_a_sequence() -> None:

@@ -1,4 +1,4 @@
-"""Strings of spoken digits: which recordings they join, and that they are determined by seed, epoch and index."""
+"""Recorded strings of digits: which recordings they join, and that they are determined by seed, epoch and index."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qkv.datasets.corpora.audio import spoken_digits
-from qkv.datasets.corpora.audio.spoken_digits import FSDD, PEAK, WORDS, AudioMNIST
+from qkv.datasets.corpora.audio.spoken_digits import DIGITS, FSDD, PEAK, AudioMNIST
 from qkv.datasets.dataset_cache import cache_folder
 from qkv.errors import InputError
 
@@ -51,11 +51,11 @@ def test_a_string_has_the_recordings_of_one_speaker_scaled_and_in_the_order_of_i
             parts, _ = strings._parts(index, "0 0")
             utterance = strings.utterance(index, "0 0")
             assert len(utterance.waveform) == strings.samples(index, "0 0")
-            assert utterance.text.split() == [WORDS[part.recording.digit] for part in parts]
+            assert utterance.text.split() == [DIGITS[part.recording.digit] for part in parts]
             assert len({part.recording.speaker for part in parts}) == 1
-            spoken = utterance.waveform != 0
-            assert spoken.sum() == LENGTH * len(parts)
-            np.testing.assert_allclose(utterance.waveform[spoken], PEAK, rtol=1e-6)
+            voiced = utterance.waveform != 0
+            assert voiced.sum() == LENGTH * len(parts)
+            np.testing.assert_allclose(utterance.waveform[voiced], PEAK, rtol=1e-6)
             lengths.add(len(parts))
             takes = {part.recording.start // LENGTH % 12 for part in parts}
             assert takes <= {"train": {10, 11}, "valid": {5, 6, 7, 8, 9}, "test": {0, 1, 2, 3, 4}}[split]
@@ -95,7 +95,7 @@ def test_speed_changes_the_length_of_training_strings_only(load: Any) -> None:
 def test_the_fingerprint_and_the_preview_describe_the_data(load: Any) -> None:
     data = load(size=10)
     assert data.fingerprint == load(size=10).fingerprint != load(size=10, max_digits=3).fingerprint
-    assert [*data.training_texts()] == [" ".join(WORDS)]
+    assert [*data.training_texts()] == [" ".join(DIGITS)]
     assert next(data.preview("test"))["text"] == data.splits["test"].utterance(0).text
 
 

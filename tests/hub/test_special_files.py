@@ -172,7 +172,7 @@ def _bounded() -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_AS)
     before = signal.signal(signal.SIGALRM, late)
     resource.setrlimit(resource.RLIMIT_AS, (taken + 2**30, limits[1]))
-    signal.alarm(20)
+    signal.alarm(120)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

@@ -45,7 +45,7 @@ def test_errors_are_summed_over_all_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "spoken"),
+    ("text", "normalized"),
     [
         (" It's Seven.", "it's seven"),
         ("555-12, 3!", "five five five one two three"),
@@ -54,5 +54,5 @@ def test_errors_are_summed_over_all_texts() -> None:
         ("naïve café", "naïve café"),
     ],
 )
-def test_texts_are_compared_as_they_are_spoken(text: str, spoken: str) -> None:
-    assert normalize_transcript(text) == spoken
+def test_texts_are_normalized(text: str, normalized: str) -> None:
+    assert normalize_transcript(text) == normalized

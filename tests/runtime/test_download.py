@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,7 +33,11 @@ class Server:
     announces_length: bool | str = True
     redirect: str = ""
     gate: threading.Event | None = None  # the second half waits for it
-    requests: int = 0
+    paths: list[str] = field(default_factory=list)  # that were requested
+
+    @property
+    def requests(self) -> int:
+        return len(self.paths)
 
 
 @pytest.fixture
@@ -44,7 +49,7 @@ def server() -> Iterator[Server]:
             pass
 
         def do_GET(self) -> None:
-            state.requests += 1
+            state.paths.append(self.path)
             if state.redirect and self.path == "/file":
                 self.send_response(302)
                 self.send_header("Location", state.redirect)
@@ -69,6 +74,7 @@ def server() -> Iterator[Server]:
                 self.wfile.write(body[half:])
 
     serving = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    serving.daemon_threads = False  # all answers have ended when the server is closed
     serving.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that was killed is no news
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -268,5 +274,8 @@ def test_an_unresponsive_server_times_out(server: Server, tmp_path: Path, monkey
     words = refused(lambda: fetch(server.url, tmp_path / "file"))
     server.gate.set()
     assert "timed out (tried 3 times)" in words
+    deadline = time.monotonic() + 60
+    while server.requests < 3 and time.monotonic() < deadline:  # the client may be ahead of the server's threads
+        time.sleep(0.01)
     assert server.requests == 3
     assert names(tmp_path) == []

@@ -54,11 +54,11 @@ def test_blocks_in_several_threads_may_overlap(capfd: pytest.CaptureFixture[str]
 
 
 def test_no_descriptor_is_left_open() -> None:
-    before = os.listdir("/proc/self/fd")
+    before = set(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with silence_native_stderr():
             pass
-    assert os.listdir("/proc/self/fd") == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # another thread may close some
 
 
 def test_a_closed_stderr_stays_closed() -> None:

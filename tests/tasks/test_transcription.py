@@ -26,7 +26,7 @@ NOTES = {"l": 300, "m": 900, "h": 2700}  # words and their frequencies
 
 @dataclass(frozen=True)
 class Tones(Utterances):
-    """Recordings of one to three tones of 0.05 seconds; each stands for a word."""
+    """Recordings of one to three tones of 0.05 seconds; each represents a word."""
 
     count: int
 
@@ -46,7 +46,7 @@ class Tones(Utterances):
 
     def _words(self, index: int, key: str) -> list[str]:
         shift = len(key) and int(key.split()[1])
-        return [[*NOTES][(index // 3**place + shift) % 3] for place in range(1 + index % 3)]
+        return [[*NOTES][(index // 3**digit + shift) % 3] for digit in range(1 + index % 3)]
 
     def samples(self, index: int, key: str = "") -> int:
         return 400 * len(self._words(index, key))

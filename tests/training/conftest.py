@@ -9,6 +9,7 @@ import pytest
 from qkv.datasets.dataset import TextDataset
 from qkv.registry import lookup
 from qkv.training import job
+from qkv.training.job import Job
 from qkv.training.recipe import Recipe, read_recipe
 
 from .stopping import stop_after
@@ -45,6 +46,18 @@ TINY_TEXT = [
 @pytest.fixture(scope="session")
 def tiny() -> Recipe:
     return read_recipe("dates-gru", TINY)
+
+
+@pytest.fixture(scope="session")
+def short(tiny: Recipe) -> Recipe:
+    """One epoch of it: eleven steps, with checkpoints at steps 3, 6 and 9 and validations at steps 4 and 8."""
+    return tiny.replace(train=tiny.train.replace(epochs=1))
+
+
+@pytest.fixture(scope="session")
+def whole(tiny: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """An uninterrupted run, for tests that do not modify it."""
+    return job.begin(tiny, tmp_path_factory.mktemp("whole") / "run", "cpu")
 
 
 @pytest.fixture

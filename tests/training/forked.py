@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,11 @@ def fork(function: Callable[[], object], messages: Path) -> int:
         output = os.open(messages, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        sys.stdout = sys.stderr = os.fdopen(output, "w", buffering=1, encoding="utf-8")  # pytest has replaced them
         function()
         code = OK
+    except SystemExit as ended:
+        code = ended.code
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:

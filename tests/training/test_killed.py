@@ -1,76 +1,84 @@
-"""Training processes killed with real signals."""
+"""The command line, killed or interrupted by real signals, which it sends to itself at chosen moments."""
 
 import json
 import os
-import random
+import re
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
-RECIPE = [
-    "data.size=1500",
-    "model.hidden_dim=24",
-    "model.embedding_dim=8",
-    "model.dropout=0.1",
-    "train.epochs=4",
-    "train.batch_size=512",
-    "train.validate_every=60",
-    "train.valid_size=10",
-    "train.save_every=4",
-    "train.keep=2",
-]
-TIMEOUT = 120.0  # seconds
+from qkv.cli.main import main
+from qkv.training import checkpoint, loop
+
+from .conftest import TINY
+from .forked import OK, fork, wait
+
+RECIPE = [*TINY, "train.epochs=2", "train.validate_every=10", "train.save_every=4", "train.keep=2"]
+STEP, SAVE = "after a step", "in a save"
+Moment = tuple[str, int]  # one of these, and the number of the step
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "qkv", "train", *map(str, arguments), "--device", "cpu"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+def send_at(number: signal.Signals, moment: str, step: int) -> None:
+    """Let this process send itself a signal after a step, or while the checkpoint of a step is written."""
+    advance, write = loop.Trainer.advance, checkpoint.write_tensors
+
+    def advance_then_send(trainer: loop.Trainer, *arguments: object) -> None:
+        advance(trainer, *arguments)
+        if trainer.state.step == step:
+            os.kill(os.getpid(), number)
+
+    def write_then_send(tensors: object, path: Path) -> None:
+        write(tensors, path)
+        if path.parent.name.endswith(f"-step-{step:08d}"):
+            os.kill(os.getpid(), number)
+
+    if moment == STEP:
+        loop.Trainer.advance = advance_then_send
+    else:
+        checkpoint.write_tensors = write_then_send
 
 
-def begin(folder: Path) -> subprocess.Popen[str]:
-    return start("dates-gru", *(f"--set={assignment}" for assignment in RECIPE), "--output", folder)
+def qkv_train(messages: Path, *arguments: str | Path, sending: tuple[signal.Signals, str, int] | None = None) -> int:
+    """Run `qkv train` in a process of its own, which appends its output to a file; return its exit code."""
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        if sending is not None:
+            send_at(*sending)
+        sys.argv = ["qkv", "train", *map(str, arguments), "--device", "cpu"]
+        main()
+
+    return wait(fork(work, messages))
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Poll every millisecond until a condition holds; fail if the process ends first."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        time.sleep(0.001)  # leave the CPU to the process
-        assert process.poll() is None, f"the process ended too early: {process.communicate()}"
-        assert time.monotonic() < deadline, "timed out"
+def new_run(folder: Path) -> list[str | Path]:
+    return ["dates-gru", *(f"--set={assignment}" for assignment in RECIPE), "--output", folder]
 
 
-def kill(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-
-
-def checkpoint_being_written(folder: Path) -> bool:
-    return any(path.name.endswith(".safetensors") for path in folder.glob(".writing-[0-9]*-step-*/*"))
+def train_and_kill(messages: Path, folder: Path, arguments: list[str | Path], moments: list[Moment]) -> None:
+    """Kill a run at each of these moments, and resume it each time until it ends."""
+    for moment, step in moments:
+        assert qkv_train(messages, *arguments, sending=(signal.SIGKILL, moment, step)) == -signal.SIGKILL
+        assert any(folder.glob(f".writing-*-step-{step:08d}/training.safetensors")) == (moment == SAVE)
+        arguments = ["--resume", folder]
+    assert qkv_train(messages, *arguments) == OK, messages.read_text()
+    assert not any(folder.glob(".writing-*"))
 
 
 def newest(folder: Path) -> str:
-    return max((path.name for path in folder.glob("step-*")), default="")
+    return max(path.name for path in folder.glob("step-*"))
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
-    process = begin(folder)
-    _, stderr = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 0, stderr
-    return folder
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    assert qkv_train(folder / "messages", *new_run(folder / "run")) == OK, (folder / "messages").read_text()
+    assert newest(folder / "run") > "step-00000012"
+    return folder / "run"
 
 
 def assert_same_result(left: Path, right: Path) -> None:
@@ -84,44 +92,30 @@ def assert_same_result(left: Path, right: Path) -> None:
     assert steps[0] == steps[1]
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
-def test_training_killed_several_times_ends_bit_for_bit_like_uninterrupted_training(uninterrupted, tmp_path, kills):
-    folder = tmp_path / "run"
-    rng = random.Random(time.time_ns())
-    process = begin(folder)
-    wait_for(lambda: newest(folder) != "", process)
-    for _ in range(kills):
-        time.sleep(rng.uniform(0.0, 0.2))  # up to about twice the time between checkpoints
-        kill(process)
-        last = newest(folder)
-        process = start("--resume", folder)
-        wait_for(lambda last=last: newest(folder) > last, process)
-    # Once more, while a checkpoint is being written; repeat if it was complete before the kill.
-    wait_for(lambda: checkpoint_being_written(folder), process)
-    kill(process)
-    while not checkpoint_being_written(folder):
-        process = start("--resume", folder)
-        wait_for(lambda: checkpoint_being_written(folder), process)
-        kill(process)
-    process = start("--resume", folder)
-    _, stderr = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 0, stderr
-    assert not any(folder.glob(".writing-*"))
-    assert_same_result(uninterrupted, folder)
+@pytest.mark.parametrize(
+    "moments",
+    [
+        [(STEP, 2), (STEP, 7), (SAVE, 12)],
+        pytest.param(
+            [(SAVE, 4), (STEP, 4), (STEP, 5), (SAVE, 8), (SAVE, 8), (STEP, 11), (SAVE, 12), (STEP, 15)],
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["three times", "eight times"],
+)
+def test_training_killed_several_times_ends_bit_for_bit_like_uninterrupted_training(uninterrupted, tmp_path, moments):
+    train_and_kill(tmp_path / "messages", tmp_path / "run", new_run(tmp_path / "run"), moments)
+    assert_same_result(uninterrupted, tmp_path / "run")
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_ctrl_c_saves_and_prints_how_to_resume(number, uninterrupted, tmp_path):
-    folder = tmp_path / "run"
-    process = begin(folder)
-    wait_for(lambda: newest(folder) != "", process)
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 130, stderr
-    assert f"resume with: qkv train dates-gru --resume {folder}" in stderr
-    assert "Traceback" not in stderr
-    assert stdout.strip() == str(folder)
-    process = start("dates-gru", "--resume", folder)
-    _, stderr = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 0, stderr
+    folder, messages = tmp_path / "run", tmp_path / "messages"
+    assert qkv_train(messages, *new_run(folder), sending=(number, STEP, 6)) == 130, messages.read_text()
+    assert newest(folder) == "step-00000006"
+    text = messages.read_text()
+    assert re.search(rf"stopped: saved \S+step-00000006 .*resume with: qkv train dates-gru --resume {folder}\n", text)
+    assert "Traceback" not in text
+    assert f"{folder}\n" in text.splitlines(keepends=True)
+    assert qkv_train(messages, "dates-gru", "--resume", folder) == OK, messages.read_text()
     assert_same_result(uninterrupted, folder)

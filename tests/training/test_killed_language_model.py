@@ -1,12 +1,12 @@
 """A language model killed while training: its carried state is restored."""
 
 import os
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from .test_killed import TIMEOUT, assert_same_result, kill, newest, start, wait_for
+from .forked import OK
+from .test_killed import SAVE, STEP, assert_same_result, newest, qkv_train, train_and_kill
 
 pytestmark = [
     pytest.mark.corpus,
@@ -21,22 +21,12 @@ RECIPE = [
 ]
 
 
-def begin(folder: Path) -> object:
-    return start("shakespeare-rnn", *(f"--set={assignment}" for assignment in RECIPE), "--output", folder)
-
-
 def test_training_killed_three_times_ends_bit_for_bit_like_uninterrupted_training(tmp_path):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    _, stderr = begin(whole).communicate(timeout=TIMEOUT)
-    assert "1,003,854 tokens  tokenizer char (69)" in stderr
-    process = begin(parts)
-    wait_for(lambda: newest(parts) != "", process)
-    for _ in range(3):
-        kill(process)
-        last = newest(parts)
-        process = start("--resume", parts)
-        wait_for(lambda last=last: newest(parts) > last, process)
-    _, stderr = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 0, stderr
+    whole, parts, messages = tmp_path / "whole", tmp_path / "parts", tmp_path / "messages"
+    settings = [f"--set={assignment}" for assignment in RECIPE]
+    assert qkv_train(messages, "shakespeare-rnn", *settings, "--output", whole) == OK, messages.read_text()
+    assert "1,003,854 tokens  tokenizer char (69)" in messages.read_text()
+    moments = [(STEP, 9), (SAVE, 14), (STEP, 23)]
+    train_and_kill(messages, parts, ["shakespeare-rnn", *settings, "--output", parts], moments)
     assert_same_result(whole, parts)
     assert load_file(parts / newest(parts) / "training.safetensors")["carried.hidden"].shape == (128, 1, 32)

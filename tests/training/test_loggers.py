@@ -54,10 +54,10 @@ def read_log(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-def test_every_logger_receives_the_values_of_the_log(tiny, tmp_path: Path) -> None:
-    done = job.begin(tiny, tmp_path / "run", "cpu", loggers=["test_memory"])
+def test_every_logger_receives_the_values_of_the_log(short, tmp_path: Path) -> None:
+    done = job.begin(short, tmp_path / "run", "cpu", loggers=["test_memory"])
     (config, *values, close) = Memory.received
-    assert config == ("config", tiny.train.epochs, 1)
+    assert config == ("config", short.train.epochs, 1)
     assert close == ("close",)
     assert not (tmp_path / "run" / "tensorboard").exists()
     records = read_log(done.run.folder)
@@ -66,10 +66,10 @@ def test_every_logger_receives_the_values_of_the_log(tiny, tmp_path: Path) -> No
 
 
 def test_a_logger_that_fails_is_reported_once_and_training_continues(
-    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    short, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Memory, "fail_at", 8)
-    done = job.begin(tiny, tmp_path / "run", "cpu", loggers=["test_memory", "tensorboard"])
+    done = job.begin(short, tmp_path / "run", "cpu", loggers=["test_memory", "tensorboard"])
     assert done.state.finished
     errors = capsys.readouterr().err
     assert errors.count("test_memory failed") == 1
@@ -90,17 +90,17 @@ def test_unknown_and_missing_loggers_are_reported_before_training(
 
 
 def test_samples_are_logged_and_do_not_change_training(
-    tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    short, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job.begin(tiny, tmp_path / "with", "cpu", display=Display(samples=2))
+    job.begin(short, tmp_path / "with", "cpu", display=Display(samples=2))
     shown = capsys.readouterr().err
-    job.begin(tiny, tmp_path / "without", "cpu", display=Display(samples=0))
+    job.begin(short, tmp_path / "without", "cpu", display=Display(samples=0))
     assert "reference:" not in capsys.readouterr().err
     assert_bit_equal(tmp_path / "with", tmp_path / "without")
     samples = [record for record in read_log(tmp_path / "with") if record["kind"] == "samples"]
     steps = [record["step"] for record in read_log(tmp_path / "with") if record["kind"] == "valid"]
     assert [record["step"] for record in samples] == steps
-    pairs = tiny.data.load().splits["valid"][:2]
+    pairs = short.data.load().splits["valid"][:2]
     assert [sample[::2] for sample in samples[-1]["samples"]] == [[pair.source, pair.target] for pair in pairs]
     assert shown.count(f"  {pairs[0].source} -> ") == len(steps)
     (events,) = (tmp_path / "with" / "tensorboard").iterdir()

@@ -5,6 +5,7 @@ import random
 import resource
 import shutil
 import subprocess
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -112,20 +113,13 @@ def test_a_run_killed_twenty_times_ends_bit_for_bit_like_an_undisturbed_one(name
     assert not any(parts.glob(".writing-*"))
 
 
-@pytest.fixture(scope="module")
-def whole(tiny, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    job.begin(tiny, folder, "cpu")
-    return folder
-
-
-def assert_resumable(folder: Path, whole: Path) -> None:
+def assert_resumable(folder: Path, whole: job.Job) -> None:
     """The last complete checkpoint loads, nothing else is left, and the run ends as if nothing had happened."""
     run = Run.open(folder)
     run.verify(run.checkpoints[-1])
     assert not any(folder.glob(".writing-*"))
     assert job.resume(folder, "cpu").state.finished
-    assert_bit_equal(whole, folder)
+    assert_bit_equal(whole.run.folder, folder)
 
 
 @pytest.mark.parametrize("offsets", [2, pytest.param(10, marks=pytest.mark.slow)])
@@ -179,7 +173,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(stopped, whole, tmp_path):
             subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_an_error_of_the_writer_ends_training_at_the_next_step(tiny, tmp_path, monkeypatch):
+def test_an_error_of_the_writer_ends_training_at_the_next_step(short, tmp_path, monkeypatch):
     """The error is raised by the training loop, and the run can be resumed."""
     from qkv.training import checkpoint
 
@@ -193,7 +187,7 @@ def test_an_error_of_the_writer_ends_training_at_the_next_step(tiny, tmp_path, m
 
     monkeypatch.setattr(checkpoint, "write_tensors", fail_after_the_first)
     with pytest.raises(InputError, match=r"step-0.*No space left"):
-        job.begin(tiny, tmp_path / "run", "cpu")
+        job.begin(short, tmp_path / "run", "cpu")
     run = Run.open(tmp_path / "run")
     assert [path.name for path in run.checkpoints] == ["step-00000003"]
     monkeypatch.setattr(checkpoint, "write_tensors", write)
@@ -212,20 +206,24 @@ def test_a_folder_that_becomes_read_only_is_a_clear_error(stopped, monkeypatch):
 
 
 def test_checkpoints_are_written_while_training_continues(tiny, tmp_path, monkeypatch):
-    """A slow writer does not stop the steps until the next checkpoint."""
+    """The first write ends only after another step; it would time out if training waited for it."""
     from qkv.training import checkpoint, loop
 
     events: list[str] = []
+    stepped = threading.Event()
     write, advance = checkpoint.write_tensors, loop.Trainer.advance
 
     def slow(*arguments):
+        stepped.clear()
         events.append("write")
-        time.sleep(0.3)
+        if events.count("write") == 1:
+            assert stepped.wait(120)
         write(*arguments)
         events.append("written")
 
     def step(trainer, *arguments):
         events.append("step")
+        stepped.set()
         advance(trainer, *arguments)
 
     monkeypatch.setattr(checkpoint, "write_tensors", slow)
@@ -238,11 +236,11 @@ def test_checkpoints_are_written_while_training_continues(tiny, tmp_path, monkey
 
 
 def test_resume_auto_finds_the_newest_unfinished_run_of_the_recipe(tiny, stopped, whole, tmp_path):
-    other = tiny.replace(seed=5)
-    assert job.unfinished(tiny, [stopped, whole, tmp_path]) == stopped
-    assert job.unfinished(other, [stopped, whole]) is None
-    assert job.unfinished(tiny, [whole, tmp_path / "none"]) is None
-    assert job.unfinished(tiny, [whole]) == whole  # --output: a finished run has nothing left to do
+    other, finished = tiny.replace(seed=5), whole.run.folder
+    assert job.unfinished(tiny, [stopped, finished, tmp_path]) == stopped
+    assert job.unfinished(other, [stopped, finished]) is None
+    assert job.unfinished(tiny, [finished, tmp_path / "none"]) is None
+    assert job.unfinished(tiny, [finished]) == finished  # --output: a finished run has nothing left to do
     newer = shutil.copytree(stopped, tmp_path / "newer")
     (Run.open(newer).checkpoints[-1]).touch()
     assert job.unfinished(tiny, [newer, stopped]) == newer

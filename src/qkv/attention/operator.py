@@ -11,7 +11,7 @@ from qkv.attention.mask import Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, ScaledDot, Score
 from qkv.attention.score_shape import ScoreShape
-from qkv.attention.spec import AttentionOutput, Request, check_shapes, check_terms, transform_keys
+from qkv.attention.spec import AttentionOutput, AttentionRequest, check_shapes, check_terms, transform_keys
 from qkv.errors import InputError
 from qkv.types import Float, Int, Tensor
 
@@ -81,14 +81,14 @@ def build_request(
     dropout: float = 0.0,
     need_weights: bool = False,
     start: int | Int[Tensor, "*batch"] | None = None,
-) -> Request:
-    """Check the arguments of `attend` and pack them into a `Request`."""
+) -> AttentionRequest:
+    """Check the arguments of `attend` and pack them into an `AttentionRequest`."""
     check_shapes(query, key, value)
     check_terms(score, position, mask, align, start)
     if dropout and not 0.0 < dropout <= 1.0:
         raise InputError(f"dropout must be between 0 and 1, not {dropout}")
     shape = ScoreShape(query.shape[0], query.shape[1], query.shape[2], value.shape[2], query.device, start)
-    return Request(query, key, value, score, position, mask, align, dropout, need_weights, shape)
+    return AttentionRequest(query, key, value, score, position, mask, align, dropout, need_weights, shape)
 
 
 class Attend(nn.Module):
@@ -110,7 +110,7 @@ class Attend(nn.Module):
         self.dropout = dropout
         self.backend = check_backend(backend)
         self.heads = heads  # if known, `watch` and `ablate` check head indices before the first call
-        self.watchers: tuple[Callable[[Request, Tensor | None], None], ...] = ()
+        self.watchers: tuple[Callable[[AttentionRequest, Tensor | None], None], ...] = ()
         self.ablations: tuple[Callable[[Tensor], Tensor], ...] = ()
 
     def forward(

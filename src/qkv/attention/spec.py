@@ -23,7 +23,7 @@ class AttentionOutput(NamedTuple):
 
 
 @dataclass(slots=True)
-class Request:
+class AttentionRequest:
     """One call of the operator: its tensors, terms and score shape."""
 
     query: Queries
@@ -69,7 +69,7 @@ class Request:
         """Return the mask combined with an extra one; None if there is neither."""
         return self.mask if extra is None else extra if self.mask is None else self.mask & extra
 
-    def subset(self, heads: tuple[int, ...] | None, queries: tuple[int, ...] | None) -> "Request":
+    def subset(self, heads: tuple[int, ...] | None, queries: tuple[int, ...] | None) -> "AttentionRequest":
         """Restrict the request to a subset of heads and queries."""
         query, key, value, score = self.query, self.key, self.value, self.score
         if heads is not None:
@@ -167,9 +167,9 @@ class Backend(ABC):
     has_weights: ClassVar[bool] = False  # whether `run` can return the weights it used: samples cannot be recomputed
 
     @abstractmethod
-    def supports(self, request: Request) -> str | None:
+    def supports(self, request: AttentionRequest) -> str | None:
         """Return None if this backend supports the request, else the reason why not."""
 
     @abstractmethod
-    def run(self, request: Request) -> AttentionOutput:
+    def run(self, request: AttentionRequest) -> AttentionOutput:
         """Compute a request that this backend supports."""

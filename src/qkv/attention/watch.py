@@ -14,7 +14,7 @@ from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.hard import in_backward
 from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
 from qkv.attention.score_shape import Weights, select_along
-from qkv.attention.spec import Request
+from qkv.attention.spec import AttentionRequest
 from qkv.errors import InputError
 from qkv.types import Float, Tensor
 
@@ -26,7 +26,7 @@ def watch(
     layers: Layer | Sequence[Layer] | None = None,
     heads: Sequence[int] | None = None,
     queries: Sequence[int] | None = None,
-) -> Iterator["Recording"]:
+) -> Iterator["AttentionRecording"]:
     """Record the weights of a model's attention layers: `with watch(model) as rec: ...; rec["encoder.0"].weights`.
 
     The model runs unchanged on its usual backend, compiled or not; the weights are recomputed for the selected heads
@@ -38,7 +38,7 @@ def watch(
     heads = None if heads is None else checked_indices("heads", heads)
     queries = None if queries is None else checked_indices("queries", queries)
     selected = select_layers(model, layers)
-    recording = Recording({name: AttentionRecord(name, heads, queries) for name in selected})
+    recording = AttentionRecording({name: AttentionRecord(name, heads, queries) for name in selected})
     if heads is not None:
         for name, attend in selected.items():
             check_heads(heads, name, attend.heads)
@@ -69,7 +69,7 @@ def begin_passes(model: nn.Module) -> None:
 class LazyWeights(NamedTuple):
     """A call of the operator whose weights have not been computed yet."""
 
-    request: Request
+    request: AttentionRequest
     heads: tuple[int, ...] | None
     queries: tuple[int, ...] | None
     versions: tuple[int, ...]  # version counters of query and key
@@ -83,7 +83,7 @@ class LazyWeights(NamedTuple):
         return REFERENCE.weights(self.request.subset(self.heads, self.queries))
 
 
-def tensor_versions(request: Request) -> tuple[int, ...]:
+def tensor_versions(request: AttentionRequest) -> tuple[int, ...]:
     """Version counters of query and key, which in-place writes increment; inference tensors have none."""
     key = request.key if isinstance(request.key, Tensor) else request.key.tensor
     return tuple(0 if tensor.is_inference() else tensor._version for tensor in (request.query, key))
@@ -168,12 +168,12 @@ class AttentionRecord:
         """Discard everything recorded so far."""
         self._passes = [ForwardPass()]
 
-    def check(self, request: Request) -> None:
+    def check(self, request: AttentionRequest) -> None:
         """Raise if a call does not have the watched heads."""
         if self.heads is not None:
             check_heads(self.heads, self.layer, request.shape.heads)
 
-    def add(self, request: Request, weights: Weights | None) -> None:
+    def add(self, request: AttentionRequest, weights: Weights | None) -> None:
         """Record one call of the operator: its weights if given, else those of the selected heads and queries."""
         self.check(request)
         start = request.shape.start
@@ -233,7 +233,7 @@ class AttentionRecord:
         return weights if list(self.queries) == order else weights[:, :, [order.index(query) for query in self.queries]]
 
 
-def can_defer(request: Request) -> bool:
+def can_defer(request: AttentionRequest) -> bool:
     """Whether the weights can be computed later, because nothing they depend on will have changed by then.
 
     Parameters change with the next optimizer step, and everything in a CUDA graph with the next replay. Also, keys take
@@ -250,7 +250,7 @@ def can_defer(request: Request) -> bool:
 
 
 @final
-class Recording(dict[str, AttentionRecord]):
+class AttentionRecording(dict[str, AttentionRecord]):
     """Records of the watched layers, by layer name."""
 
     def reset(self) -> None:
@@ -311,7 +311,7 @@ class Watcher:
         self.handle = handle
 
     @torch.no_grad()
-    def __call__(self, request: Request, weights: Weights | None) -> None:
+    def __call__(self, request: AttentionRequest, weights: Weights | None) -> None:
         weights = None if weights is None else weights.detach()
         if not torch.compiler.is_compiling():
             if not in_backward():

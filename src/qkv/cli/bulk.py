@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qkv.cli.console import info, note, rate_bar, result
 from qkv.cli.texts import add_unknown_tokens, note_unknown_tokens
-from qkv.cli.workers import CONTINUE, Job, Result, open_workers
+from qkv.cli.workers import CONTINUE, DecodeJob, Result, open_workers
 from qkv.datasets.formats.text_files import LineFile, Span, is_parsed
 from qkv.errors import InputError, QkvError
 from qkv.runtime.cluster import WorkerOptions
@@ -116,7 +116,7 @@ class RemainingLines:
             yield from file.spans(size, 0 if number else self.lines)
 
 
-def decode_files(files: BulkFiles, job: Job, *, verbose: bool) -> None:
+def decode_files(files: BulkFiles, job: DecodeJob, *, verbose: bool) -> None:
     """Decode all lines and print the path of the output.
 
     The lines of a chunk are decoded together; a job is continued with a whole chunk, so that its results are those of

@@ -255,7 +255,7 @@ def _with_plugins(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _name_options(error: InputError, signature: inspect.Signature) -> str:
-    """Return the message of an error with options in place of parameters: `--num-beams` for `num_beams`.
+    """Return the message of an error with options instead of parameters: `--num-beams` for `num_beams`.
 
     A parameter named by an English word, such as `seed`, is replaced only where it is the subject of a config error.
     """

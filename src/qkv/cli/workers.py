@@ -35,7 +35,7 @@ MAX_BLOCKS = 10_000  # of a Ray dataset; a longer job has several chunks per blo
 CONTINUE = "continue with --resume"
 
 
-class Decoder(Protocol):
+class LineDecoder(Protocol):
     """A loaded model."""
 
     @property
@@ -50,7 +50,7 @@ class Decoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Job(ABC):
+class DecodeJob(ABC):
     """A model and its options: plain data that is sent to workers, which load the model themselves."""
 
     label: ClassVar[str]
@@ -63,7 +63,7 @@ class Job(ABC):
     chunk: int  # number of lines that are decoded together
 
     @abstractmethod
-    def load(self) -> Decoder:
+    def load(self) -> LineDecoder:
         """Load the model."""
 
     def settings(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Result:
 class SpanDecoder:
     """Checks and decodes the lines of spans; with `named`, errors name the file."""
 
-    def __init__(self, job: Job, *, named: bool) -> None:
+    def __init__(self, job: DecodeJob, *, named: bool) -> None:
         self._decoder, self._named = job.load(), named
 
     @property
@@ -130,7 +130,7 @@ class SpanDecoder:
 class Worker:
     """Checks and decodes in a process of its own. Errors in the input are returned, since not all can be pickled."""
 
-    def __init__(self, job: Job, threads: int, plugins: Sequence[Path], *, named: bool) -> None:
+    def __init__(self, job: DecodeJob, threads: int, plugins: Sequence[Path], *, named: bool) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # of the kernels, which are loaded later
         import torch
 
@@ -190,7 +190,7 @@ class InProcess:
 _worker: Worker  # of a worker process
 
 
-def _start_process(job: Job, threads: int, plugins: Sequence[Path], named: bool) -> None:
+def _start_process(job: DecodeJob, threads: int, plugins: Sequence[Path], named: bool) -> None:
     """Load the model in a worker process."""
     global _worker
     _worker = Worker(job, threads, plugins, named=named)
@@ -203,7 +203,7 @@ def _run_in_process(span: Span, decode: bool) -> Result:
 class Processes:
     """Decodes in several processes of this machine, each with its share of the threads."""
 
-    def __init__(self, job: Job, spans: "Spans", count: int) -> None:
+    def __init__(self, job: DecodeJob, spans: "Spans", count: int) -> None:
         arguments = (job.on("cpu"), max(1, cpu_count() // count), loaded_plugins(), spans.named)
         self._spans, self._count = spans, count
         self._pool = ProcessPool(count, _start_process, arguments)
@@ -282,7 +282,7 @@ class RayCluster:
     starts it again and repeats its spans; the results arrive in the order of the rows.
     """
 
-    def __init__(self, job: Job, spans: "Spans", options: WorkerOptions) -> None:
+    def __init__(self, job: DecodeJob, spans: "Spans", options: WorkerOptions) -> None:
         self._spans = spans
         self._rows: Generator[Result, None, None] | None = None
         self._ray = start_ray(options)
@@ -307,7 +307,7 @@ class RayCluster:
         assert self._rows is not None
         return next(self._rows)
 
-    def _results(self, job: Job, placement: Placement) -> Generator[Result, None, None]:
+    def _results(self, job: DecodeJob, placement: Placement) -> Generator[Result, None, None]:
         """Yield the result of each row."""
         data = self._ray.data
         context = data.DataContext.get_current()
@@ -365,7 +365,7 @@ def model_of_workers(model: str | Path) -> Path:
 
 
 @contextmanager
-def open_workers(job: Job, spans: Spans, options: WorkerOptions, *, verbose: bool) -> Iterator[Workers]:
+def open_workers(job: DecodeJob, spans: Spans, options: WorkerOptions, *, verbose: bool) -> Iterator[Workers]:
     """Start the workers of a job."""
     if not options.ray and (options.count or 1) == 1:
         decoder = SpanDecoder(job, named=spans.named)

@@ -23,7 +23,7 @@ from qkv.datasets.dataset import Dataset
 from qkv.errors import InputError, QkvError
 from qkv.experiments.results import record_evaluation
 from qkv.experiments.sweep_display import SweepDisplay
-from qkv.experiments.sweep_stats import Row, rows_of
+from qkv.experiments.sweep_stats import SummaryRow, rows_of
 from qkv.experiments.sweep_workers import TrialJob, read_status, run_jobs
 from qkv.generation import GenerationConfig
 from qkv.hub import load
@@ -116,7 +116,7 @@ class SweepResult:
         """The trials that ended with an error."""
         return [outcome for outcome in self.outcomes if outcome.error]
 
-    def rows(self, metric: str, confidence: float = 0.95) -> list[Row]:
+    def rows(self, metric: str, confidence: float = 0.95) -> list[SummaryRow]:
         """Return one row per combination, with its mean, interval, and test against the first combination."""
         groups: dict[str, list[TrialResult]] = {}
         for outcome in self.outcomes:

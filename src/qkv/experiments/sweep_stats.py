@@ -31,7 +31,7 @@ class Measured(Protocol):
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """One combination, measured with several seeds."""
 
     label: str
@@ -46,7 +46,7 @@ class Row:
     minutes: float = 0.0  # mean time of training
 
 
-def rows_of(groups: Mapping[str, Sequence[Measured]], metric: str, confidence: float) -> list[Row]:
+def rows_of(groups: Mapping[str, Sequence[Measured]], metric: str, confidence: float) -> list[SummaryRow]:
     """Return one row per combination; the first one is compared with each of the others."""
     values = {
         label: {run.seed: run.scores[metric] for run in runs if metric in run.scores} for label, runs in groups.items()
@@ -63,7 +63,7 @@ def rows_of(groups: Mapping[str, Sequence[Measured]], metric: str, confidence: f
         test, ended = tests.get(label), [run for run in runs if run.scores]
         comparable = bool(measured and first) and label != baseline
         rows.append(
-            Row(
+            SummaryRow(
                 label,
                 values[label],
                 statistics.fmean(measured) if measured else None,

@@ -147,7 +147,7 @@ class TrialJob:
         write_atomically(path, json.dumps({**results, self.measure_name: result}).encode())
 
 
-class Watcher(Protocol):
+class TrialWatcher(Protocol):
     """Shows the progress of the jobs."""
 
     def update(self, running: Sequence[str]) -> None:
@@ -157,7 +157,7 @@ class Watcher(Protocol):
         """Show that a job has ended."""
 
 
-def run_jobs(jobs: Sequence[TrialJob], workers: WorkerOptions, device: str, watcher: Watcher) -> None:
+def run_jobs(jobs: Sequence[TrialJob], workers: WorkerOptions, device: str, watcher: TrialWatcher) -> None:
     """Run all jobs; an interrupt saves the running ones and is raised again."""
     for job in jobs:
         write_atomically(job.folder / "output" / f"{job.name}.json", json.dumps(asdict(Status())).encode())
@@ -172,7 +172,7 @@ def run_jobs(jobs: Sequence[TrialJob], workers: WorkerOptions, device: str, watc
 
 
 def _run_in_processes(
-    jobs: Sequence[TrialJob], workers: WorkerOptions, device: str, watcher: Watcher
+    jobs: Sequence[TrialJob], workers: WorkerOptions, device: str, watcher: TrialWatcher
 ) -> Iterator[tuple[TrialJob, str]]:
     """Yield each job when its process has ended, and what went wrong."""
     devices = _devices(device)
@@ -229,7 +229,7 @@ def _devices(device: str) -> list[str]:
 
 
 def _run_on_ray(
-    jobs: Sequence[TrialJob], workers: WorkerOptions, device: str, watcher: Watcher
+    jobs: Sequence[TrialJob], workers: WorkerOptions, device: str, watcher: TrialWatcher
 ) -> Iterator[tuple[TrialJob, str]]:
     """Yield each job when its task has ended, and what went wrong."""
     ray = start_ray(workers)

@@ -32,6 +32,12 @@ def pair(ours: str, *theirs: str, transposed: bool = False) -> list[Weight]:
     ]
 
 
+def bart_ffn(ours: str, theirs: str) -> list[Weight]:
+    """Map a feed-forward network and its normalization, with the names of BART and of the models derived from it."""
+    network = pair(f"{ours}.ffn.up_proj", f"{theirs}.fc1") + pair(f"{ours}.ffn.down_proj", f"{theirs}.fc2")
+    return network + pair(f"{ours}.ffn_norm", f"{theirs}.final_layer_norm")
+
+
 @dataclass(frozen=True)
 class WeightMap:
     """All weights of a model; each name occurs once on either side."""

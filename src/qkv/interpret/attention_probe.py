@@ -15,7 +15,7 @@ from qkv.pipelines.output import Answer, AttentionMap
 from qkv.pipelines.pipeline import Pipeline, one_or_many
 from qkv.pipelines.tagger import encode_sentences
 from qkv.pipelines.text_inputs import AnyExampleEncoder, WordExampleEncoder, build_example_encoder
-from qkv.pipelines.tree_inputs import ParsedSentence, Tree, reads_trees, require_heads, tree_positions
+from qkv.pipelines.tree_inputs import DependencyTree, ParsedSentence, reads_trees, require_heads, tree_positions
 from qkv.tokenizers.words import split_words
 from qkv.types import Float, Int, Tensor
 
@@ -35,7 +35,7 @@ class ModelInput(NamedTuple):
 
     ids: list[int]
     pieces: tuple[str, ...]  # display text of each token
-    tree: Tree | None = None
+    tree: DependencyTree | None = None
 
 
 class AttentionProbe(Pipeline):
@@ -102,7 +102,7 @@ class AttentionProbe(Pipeline):
         maps = (_map(name, record.weights[0].float().cpu(), pieces, keys) for name, record in records.items())
         return Answer(text, prediction.text, prediction.score, tuple(maps))
 
-    def _labelled(self, tokens: Int[Tensor, "1 length"], tree: Tree | None) -> Prediction:
+    def _labelled(self, tokens: Int[Tensor, "1 length"], tree: DependencyTree | None) -> Prediction:
         assert isinstance(self.model, TextEncoder)
         assert self.encoder is not None
         options = {}

@@ -84,7 +84,7 @@ class DocumentProbe(TextPipeline):
         return WeightedDocument(text, classified.label, classified.probabilities, sentences, len(ids) - len(sentences))
 
     def _rows(self, text: str) -> Iterator[tuple[str, ...]]:
-        """Pieces of each row of the model's input, for display."""
+        """Return the tokens of each row of the model's input, for display."""
         for sentence in split_sentences(text):
             for part in split_evenly(self._pieces(sentence) or (sentence,), self.model.config.max_words):
                 yield tuple(part)

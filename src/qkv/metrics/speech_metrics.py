@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from qkv.metrics.text_metrics import edit_distance
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-NOT_SPOKEN = re.compile(r"[^\w\s']|_")
+PUNCTUATION = re.compile(r"[^\w\s']|_")
 
 
 def word_error_rate(texts: Sequence[str], references: Sequence[str]) -> float:
@@ -17,6 +17,6 @@ def word_error_rate(texts: Sequence[str], references: Sequence[str]) -> float:
 
 
 def normalize_transcript(text: str) -> str:
-    """Return a text as it is spoken: in lower case, without punctuation, each digit as a word."""
-    plain = NOT_SPOKEN.sub(" ", text.lower())
+    """Return the normalized text: in lower case, without punctuation, each digit as a word."""
+    plain = PUNCTUATION.sub(" ", text.lower())
     return " ".join(re.sub(r"[0-9]", lambda digit: f" {DIGITS[int(digit[0])]} ", plain).split())

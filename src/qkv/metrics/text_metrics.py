@@ -78,7 +78,7 @@ def phoneme_error_rate(predictions: Sequence[str], references: Sequence[Sequence
     return errors / phonemes if phonemes else float("nan")
 
 
-def word_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+def pronunciation_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """Return the fraction of pronunciations that match none of their references (NaN without any)."""
     wrong = sum(
         prediction.split() not in [variant.split() for variant in variants]
@@ -176,7 +176,7 @@ def pronunciation_scores(predictions: Sequence[str], references: Sequence[Sequen
     """Score one prediction per word against all listed pronunciations of the word."""
     return {
         "per": MetricValue(phoneme_error_rate(predictions, references)),
-        "wer": MetricValue(word_error_rate(predictions, references)),
+        "wer": MetricValue(pronunciation_error_rate(predictions, references)),
     }
 
 

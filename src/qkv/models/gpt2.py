@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, cast
 
-import torch
 from pydantic import model_validator
 from torch import nn
 
-from qkv.attention import Causal, Documents, KeyValue, Mask, Prefix, ScaledDot, Sizes
-from qkv.attention.mask import Not
+from qkv.attention import KeyValue, Mask, ScaledDot, Sizes
 from qkv.config import AlignTerm, Config, Count, PositionTerm, PositiveFloat, Rate, ScoreTerm, Size, Term, require
-from qkv.errors import InputError
-from qkv.nn.embedding import build_attention_position, build_positional_encoding, positions_within
+from qkv.nn.causal_batch import batch_mask, batch_positions
+from qkv.nn.embedding import build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import LanguageModel
@@ -141,19 +139,9 @@ class GPT2(LanguageModel[State]):
         padding: Int[Tensor, "batch"] | None = None,
         documents: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length dim"]:
-        """Return LN(h_L) of each token.
-
-        Three kinds of batches: plain; left-padded, with `padding` positions before each row's first token; packed, with
-        the document index of each token in `documents`. In a packed batch, tokens attend to their own document only,
-        and positions restart in each document. The attention output of a padding position, which no key is visible to,
-        is zero.
-        """
-        positions, mask = self._positions_and_mask(tokens, 0, padding)
-        if documents is not None:
-            if padding is not None:
-                raise InputError("documents and padding are mutually exclusive: a batch is packed or left-padded")
-            positions, mask = positions_within(documents), self._mask(Documents(documents))
-        x = self._embed(tokens, positions)
+        """Return LN(h_L) of each token of a plain, left-padded or packed batch (see `nn.causal_batch`)."""
+        mask = batch_mask(padding, documents, causal=self.config.causal)
+        x = self._embed(tokens, batch_positions(tokens, 0, padding, documents))
         for block in self.blocks:
             x = block(x, mask)
         return self.norm(x)
@@ -166,29 +154,13 @@ class GPT2(LanguageModel[State]):
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length dim"], State]:
         """Return LN(h_L) of each token, and the new state."""
-        positions, mask = self._positions_and_mask(tokens, state.position, state.padding)
-        x = self._embed(tokens, positions)
+        mask = batch_mask(state.padding, causal=self.config.causal)
+        x = self._embed(tokens, batch_positions(tokens, state.position, state.padding))
         present = []
         for block, past in zip(self.blocks, state.past or (None,) * len(self.blocks), strict=True):
             x, cache = cast(Block, block).extend(x, mask, past)
             present.append(cache)
         return self.norm(x), State(tuple(present), state.position + tokens.shape[1], state.padding)
-
-    def _positions_and_mask(
-        self, tokens: Int[Tensor, "batch length"], position: int, padding: Int[Tensor, "batch"] | None
-    ) -> tuple[int | Int[Tensor, "batch length"], Mask | None]:
-        """Return the position of the first token, or of every token, and the mask."""
-        if padding is None:
-            return position, self._mask()
-        columns = position + torch.arange(tokens.shape[1], device=tokens.device)
-        # Counted from each row's first token. Not ~Prefix, which torch.compile cannot trace.
-        return (columns - padding[:, None]).clamp(min=0), self._mask(Not(Prefix(padding)))
-
-    def _mask(self, mask: Mask | None = None) -> Mask | None:
-        """Return the causal mask, combined with another one."""
-        if not self.config.causal:
-            return mask
-        return Causal() if mask is None else Causal() & mask
 
     def _embed(
         self, tokens: Int[Tensor, "batch length"], positions: int | Int[Tensor, "batch length"]

@@ -17,10 +17,9 @@ from typing import Any, ClassVar, cast
 from pydantic import model_validator
 from torch import nn
 
-from qkv.attention import Causal, Documents, KeyValue, Mask, Prefix, Sizes
-from qkv.attention.mask import Not
+from qkv.attention import KeyValue, Mask, Sizes
 from qkv.config import AlignTerm, Config, Count, PositionTerm, PositiveFloat, Rate, ScoreTerm, Size, Term, require
-from qkv.errors import InputError
+from qkv.nn.causal_batch import batch_mask
 from qkv.nn.embedding import is_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, GatedFeedForward
@@ -140,17 +139,11 @@ class Llama(LanguageModel[State]):
         padding: Int[Tensor, "batch"] | None = None,
         documents: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length dim"]:
-        """Return RMSNorm(h_L) of each token.
+        """Return RMSNorm(h_L) of each token of a plain, left-padded or packed batch (see `nn.causal_batch`).
 
-        Three kinds of batches: plain; left-padded, with `padding` positions before each row's first token; packed, with
-        the document index of each token in `documents`, so that tokens attend to their own document only. Positions
-        need not restart: only the distances between them matter.
+        Positions need not restart in each document: only the distances between them matter.
         """
-        mask = _mask(padding)
-        if documents is not None:
-            if padding is not None:
-                raise InputError("documents and padding are mutually exclusive: a batch is packed or left-padded")
-            mask = Causal() & Documents(documents)
+        mask = batch_mask(padding, documents)
         x = self.dropout(self.embed(tokens))
         for block in self.blocks:
             x = block(x, mask)
@@ -164,15 +157,11 @@ class Llama(LanguageModel[State]):
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length dim"], State]:
         """Return RMSNorm(h_L) of each token, and the new state."""
-        x, mask, present = self.dropout(self.embed(tokens)), _mask(state.padding), []
+        x, mask, present = self.dropout(self.embed(tokens)), batch_mask(state.padding), []
         for block, past in zip(self.blocks, state.past or (None,) * len(self.blocks), strict=True):
             x, cache = cast(Block, block).extend(x, mask, past)
             present.append(cache)
         return self.norm(x), State(tuple(present), state.padding)
-
-
-def _mask(padding: Int[Tensor, "batch"] | None) -> Mask:
-    return Causal() if padding is None else Causal() & Not(Prefix(padding))
 
 
 class Block(nn.Module):

@@ -10,7 +10,7 @@ Each block concatenates its output to its input, so that every later block sees 
     y_t           = W h_t + b
 
 Few-shot classification: x_t = [norm(f(image_t) - mean f) ; one-hot label], with f a CNN trained jointly. The last image
-has zeros in place of a label, and its y are the logits of its class. The mean is over the labeled images of an episode.
+has zeros instead of a label, and its y are the logits of its class. The mean is over the labeled images of an episode.
 Without subtracting it, the scores would be dominated by what all images have in common. (The paper uses batch
 normalization; see `ImageEmbedding`.)
 

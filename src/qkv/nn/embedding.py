@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from torch import nn
 
 from qkv.attention import Position, PositionalEncoding, Sizes
@@ -39,11 +38,3 @@ def build_positional_encoding(term: Term, sizes: Sizes) -> PositionalEncoding | 
 def build_attention_position(term: Term, sizes: Sizes) -> Position | None:
     """Build a position that acts inside self-attention; None if the position is added to the embeddings."""
     return None if is_encoding(term) else term.build(sizes)
-
-
-def positions_within(documents: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
-    """Return the position of each token within its document."""
-    position = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    starts = torch.ones_like(documents, dtype=torch.bool)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return position - position.masked_fill(~starts, 0).cummax(dim=1).values

@@ -13,8 +13,7 @@ from qkv.generation import BracketGrammar, GenerationConfig, Hypothesis
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import one_or_many
 from qkv.pipelines.translator import Source, Translator
-from qkv.pipelines.tree_inputs import ParsedSentence, WordPair, parsed_encoding, with_trees, word_starts
-from qkv.pipelines.tree_inputs import Tree as WordTree
+from qkv.pipelines.tree_inputs import DependencyTree, ParsedSentence, WordPair, parsed_encoding, with_trees, word_starts
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.words import split_words
 
@@ -141,7 +140,9 @@ class Parser(Translator):
         )
 
 
-def sentence_pair(source: Sequence[int], target: Sequence[int], tree: WordTree | None, config: Any) -> EncodedPair:
+def sentence_pair(
+    source: Sequence[int], target: Sequence[int], tree: DependencyTree | None, config: Any
+) -> EncodedPair:
     """Return a pair with the positions of the words, if the model has a source pointer."""
     if tree is None or not getattr(config, "pointer", False):
         return EncodedPair(source, target)
@@ -149,8 +150,10 @@ def sentence_pair(source: Sequence[int], target: Sequence[int], tree: WordTree |
 
 
 def can_parse(tokenizer: Tokenizer) -> bool:
-    """Whether the target vocabulary of a model has labelled brackets."""
-    return bool(_labels(tokenizer.target.vocab))
+    """Whether the target vocabulary of a model is that of trees: as many labelled brackets open as close."""
+    target = tokenizer.target
+    brackets = [symbol for symbol in target.vocab if symbol[:1] in ("(", ")") and len(symbol) > 1]
+    return target is not tokenizer.source and 0 < len(brackets) == 2 * len(_labels(target.vocab))
 
 
 def terminals(tokenizer: Tokenizer) -> tuple[int, ...]:

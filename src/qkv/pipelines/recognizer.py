@@ -25,7 +25,7 @@ GREEDY = GenerationConfig()
 MAX_BATCH_FRAMES = 2**16  # decoded at a time, beams counted, if no batch size is given
 BLOCK_SECONDS = 0.2  # a long recording is cut in the middle of its quietest block of this length,
 SEARCHED = 0.25  # in the last quarter of a window
-MIN_LIMIT, FRAMES_PER_TOKEN = 10, 4  # most tokens of a recording: 25 per second, more than anyone speaks
+MIN_LIMIT, FRAMES_PER_TOKEN = 10, 4  # most tokens of a recording: 25 per second, more than in any speech
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Transcript(Answer):
 
 
 @dataclass(frozen=True)
-class Window:
+class AudioWindow:
     """A part of a recording at the sampling rate of the model."""
 
     waveform: Float[Tensor, "samples"]
@@ -165,13 +165,13 @@ class Recognizer(DecoderPipeline):
             return [best for best, *_ in generate(self.model, state, constraints, config)]
 
     def _transcribe(
-        self, windows: Sequence[Window], config: GenerationConfig, batch_size: int | None = None
+        self, windows: Sequence[AudioWindow], config: GenerationConfig, batch_size: int | None = None
     ) -> list[Segment]:
         hypotheses = self.decode([window.waveform for window in windows], config, batch_size)
         return [self._segment(window, best) for window, best in zip(windows, hypotheses, strict=True)]
 
     @torch.inference_mode()
-    def _segment(self, window: Window, hypothesis: Hypothesis) -> Segment:
+    def _segment(self, window: AudioWindow, hypothesis: Hypothesis) -> Segment:
         end = window.start + len(window.waveform) / self.log_mel.rate
         frames = self.log_mel.count(len(window.waveform))
         return Segment(
@@ -186,7 +186,7 @@ class Recognizer(DecoderPipeline):
         )
 
     @torch.inference_mode()
-    def _attention(self, window: Window, hypothesis: Hypothesis) -> AttentionMaps:
+    def _attention(self, window: AudioWindow, hypothesis: Hypothesis) -> AttentionMaps:
         """Attention maps of a transcript, from one more forward pass: the heads that align it first, if known."""
         layers = self.model.alignment_layers
         if not layers or not hypothesis.tokens:
@@ -212,14 +212,14 @@ class Recognizer(DecoderPipeline):
             weights = {"alignment": np.stack(by_number), **weights}
         return tuple(AttentionMap(name, rows, columns, part) for name, part in weights.items())
 
-    def _windows(self, file: WavFile) -> Iterator[Window]:
+    def _windows(self, file: WavFile) -> Iterator[AudioWindow]:
         """Read a file window by window."""
         limit, start = int(self.max_seconds * file.rate), 0
         while start < file.samples:
             samples = file.read(start, limit)
             if start + len(samples) < file.samples:
                 samples = samples[: quietest_cut(samples, file.rate)]
-            yield Window(resample(torch.from_numpy(samples), file.rate, self.log_mel.rate), start / file.rate)
+            yield AudioWindow(resample(torch.from_numpy(samples), file.rate, self.log_mel.rate), start / file.rate)
             start += len(samples)
 
 

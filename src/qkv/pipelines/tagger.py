@@ -21,7 +21,7 @@ from qkv.pipelines.text_inputs import (
     inference_batch_size,
     iter_batches,
 )
-from qkv.pipelines.tree_inputs import Tree, reads_trees, require_heads
+from qkv.pipelines.tree_inputs import DependencyTree, reads_trees, require_heads
 from qkv.runtime.text import printable
 from qkv.tokenizers.tokenizer import Span
 from qkv.tokenizers.words import split_words
@@ -165,14 +165,14 @@ def encode_sentences(
     return EncodedSentences(examples, words)
 
 
-def _tree(sentences: Sequence[Tagged], words: Sequence[Word], end: int) -> Tree:
+def _tree(sentences: Sequence[Tagged], words: Sequence[Word], end: int) -> DependencyTree:
     """The tree of the sentence of `words`, and the word of each token before position `end`."""
     index = words[0].sentence
     heads = require_heads(sentences[index], f"sentence {index + 1}").heads
     word_of_token = [0] * words[0].position
     for word, next_position in zip(words, [*(word.position for word in words[1:]), end], strict=True):
         word_of_token.extend([word.number + 1] * (next_position - word.position))
-    return Tree(heads, word_of_token)
+    return DependencyTree(heads, word_of_token)
 
 
 @torch.inference_mode()

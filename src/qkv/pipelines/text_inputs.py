@@ -15,7 +15,7 @@ from qkv.config import require
 from qkv.datasets.batching import BatchSize, batch_by_length, round_up
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
-from qkv.pipelines.tree_inputs import EMPTY_TREE, Tree, tree_positions
+from qkv.pipelines.tree_inputs import EMPTY_TREE, DependencyTree, tree_positions
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.characters import CharacterIds, WordTable
 from qkv.tokenizers.sentences import split_sentences
@@ -224,7 +224,7 @@ class Example:
 
     ids: list[int]
     targets: list[int] | int  # of the first tokens, the rest are ignored; or of the whole text
-    tree: Tree | None = None  # for models with tree positions
+    tree: DependencyTree | None = None  # for models with tree positions
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from qkv.pipelines.output import NO_COPYING, Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import DecoderPipeline, DecoderTokens, one_or_many
 from qkv.pipelines.text_inputs import MAX_BATCH_TOKENS, inference_batch_size
 from qkv.pipelines.tree_inputs import (
+    DependencyTree,
     ParsedPair,
-    Tree,
     parsed_encoding,
     reads_trees,
     require_heads,
@@ -51,7 +51,7 @@ class Source(NamedTuple):
 
     text: str
     encoding: Encoding
-    tree: Tree | None = None
+    tree: DependencyTree | None = None
     words: tuple[str, ...] = ()  # of a sentence to parse
 
 

@@ -17,7 +17,7 @@ from qkv.types import Int, Tensor
 
 
 @dataclass(frozen=True)
-class Tree:
+class DependencyTree:
     """The dependency tree of a sentence, and the word that each token of an example belongs to."""
 
     heads: tuple[int, ...]  # of all words of the sentence, of which an example may hold a part
@@ -25,7 +25,7 @@ class Tree:
 
 
 MAX_WORDS = 2000  # per sentence; the longest real ones have a few hundred
-EMPTY_TREE = Tree((), [])  # of a padding row
+EMPTY_TREE = DependencyTree((), [])  # of a padding row
 
 
 def reads_trees(config: Any) -> bool:
@@ -55,7 +55,7 @@ def require_heads(sentence: str | Tagged, name: str) -> ParsedSentence:
     return ParsedSentence(sentence.words, sentence.heads)
 
 
-def tree_positions(trees: Sequence[Tree], width: int) -> TreePositions:
+def tree_positions(trees: Sequence[DependencyTree], width: int) -> TreePositions:
     """Tree positions of the tokens of a batch, padded to `width`.
 
     Computed here once and not in the model, because validating the trees reads values, which would synchronize with
@@ -72,7 +72,7 @@ def tree_positions(trees: Sequence[Tree], width: int) -> TreePositions:
 class ParsedPair(EncodedPair):
     """Token ids of a pair, and the tree of its source."""
 
-    tree: Tree
+    tree: DependencyTree
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class WordBatch(PairBatch):
 
 def parsed_ids(
     tokenizer: Tokenizer, sentences: Sequence[ParsedSentence], *, dropout: float = 0.0, seed: Seed = 0
-) -> list[tuple[list[int], Tree]]:
+) -> list[tuple[list[int], DependencyTree]]:
     """Token ids and trees of sentences; the ids equal `tokenizer.encode` of their texts."""
     parts = [_parts(tokenizer, sentence) for sentence in sentences]
     encoded = iter(tokenizer.encode([*chain.from_iterable(parts)], dropout=dropout, seed=seed))
@@ -110,7 +110,7 @@ def parsed_ids(
     ]
 
 
-def parsed_encoding(tokenizer: Tokenizer, sentence: ParsedSentence) -> tuple[Encoding, Tree]:
+def parsed_encoding(tokenizer: Tokenizer, sentence: ParsedSentence) -> tuple[Encoding, DependencyTree]:
     """Tokens and tree of a sentence; the tokens equal `tokenizer.encode_with_offsets` of its text."""
     parts = _parts(tokenizer, sentence)
     words = tokenizer.encode_with_offsets(parts)
@@ -145,7 +145,7 @@ def tree_arguments(batch: PairBatch) -> dict[str, Any]:
     return {"tree": TreePositions(batch.depth, batch.distance)} if isinstance(batch, ParsedBatch) else {}
 
 
-def word_starts(tree: Tree) -> list[int]:
+def word_starts(tree: DependencyTree) -> list[int]:
     """Return the first token of each word of a sentence."""
     return [index for index, word in enumerate(tree.words) if not index or word != tree.words[index - 1]]
 
@@ -169,6 +169,6 @@ def _parts(tokenizer: Tokenizer, sentence: ParsedSentence) -> list[str]:
     return [f" {word}" if number else word for number, word in enumerate(sentence.words)]
 
 
-def _tree(sentence: ParsedSentence, words: Sequence[Sequence[int]]) -> Tree:
+def _tree(sentence: ParsedSentence, words: Sequence[Sequence[int]]) -> DependencyTree:
     """The tree of a sentence whose words were encoded one by one."""
-    return Tree(sentence.heads, [number for number, ids in enumerate(words, start=1) for _ in ids])
+    return DependencyTree(sentence.heads, [number for number, ids in enumerate(words, start=1) for _ in ids])

@@ -46,7 +46,7 @@ def download(
         if hashlib.sha256(data).hexdigest() != digest:
             raise DownloadError(f"SHA-256 mismatch: expected {digest}")
     except DownloadError as error:
-        hint = "you can also place the file there manually"
+        hint = "you can also copy the file there manually"
         raise DownloadError(f"download of {path} failed ({hint}): {url}: {error}") from None
     write_atomically(path, data)
 

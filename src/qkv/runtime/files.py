@@ -187,9 +187,11 @@ def remove_folder(path: Path) -> None:
     """
     trash = path.with_name(f"{WRITING}removed-{path.name}")
     _remove(trash)
-    if os.path.lexists(path):
+    try:
         os.rename(path, trash)
-        _remove(trash)
+    except FileNotFoundError:  # also if another process removes it meanwhile
+        return
+    _remove(trash)
 
 
 def is_leftover(name: str) -> bool:

@@ -179,7 +179,7 @@ class TranscriptionTask(Task):
         limit = recognizer.max_seconds
         fitting = [row for row in range(len(recordings)) if recordings.samples(row) <= limit * recordings.rate]
         if not fitting:
-            raise InputError(f"{split}: there are no recordings of at most {limit:.0f} seconds")
+            raise InputError(f"{split}: no recording has at most {limit:.0f} seconds")
         utterances = [recordings.utterance(row) for row in fitting]
         texts = self._transcribe(recognizer, utterances, recordings.rate, search)
         progress(len(utterances))
@@ -213,7 +213,7 @@ def _all(utterances: Utterances) -> list[Utterance]:
 
 
 def _scores(texts: Sequence[str], utterances: Sequence[Utterance]) -> dict[str, float]:
-    """Return the scores of texts as they are spoken: without case and punctuation."""
+    """Return the scores of normalized texts: without case and punctuation."""
     texts = [normalize_transcript(text) for text in texts]
     references = [normalize_transcript(utterance.text) for utterance in utterances]
     return {"wer": word_error_rate(texts, references), "exact": exact_match(texts, references)}

@@ -208,7 +208,7 @@ def _split_growth(step: Step) -> Growth:
 
 
 def _word_decoder_growth(step: Step) -> Growth:
-    """Return the growth of a decoder that adds a space to each word, in place of a separator if there is one."""
+    """Return the growth of a decoder that adds a space to each word, instead of a separator if there is one."""
     sizes = {key: _size(step, key) for key in ("prefix", "suffix", "pad_token", "word_delimiter_token")}
     separated = step["type"] == "WordPiece" or sizes["suffix"] or sizes["word_delimiter_token"]
     return Growth(1.0 if separated else 2.0, 1.0)

@@ -42,7 +42,7 @@ def sentencepiece_tokenizer(data: bytes, where: str) -> Tokenizer:
             steps += [normalizers.Replace(Regex(TRIM), ""), normalizers.Replace(Regex(" {2,}"), " ")]
         if normalizer.add_dummy_prefix:
             steps.append(normalizers.Prepend(SPACE))
-        # Pieces may contain spaces, so the text is not split at them.
+        # Tokens may contain spaces, so the text is not split at them.
         tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
         tokenizer.decoder = decoders.Metaspace(SPACE, "always" if normalizer.add_dummy_prefix else "never")
         tokenizer.encode("a")

@@ -79,7 +79,7 @@ class Logger(ABC):
 
 
 class Log:
-    """Passes values on to log.jsonl and to the chosen loggers.
+    """Writes values to log.jsonl and to the chosen loggers.
 
     A service that fails is reported once and then left out, and training continues. A file that cannot be written is an
     error, as the checkpoint that follows could not be written either.
@@ -154,7 +154,7 @@ def check_loggers(names: Sequence[str]) -> None:
 
 
 @register("logger", "jsonl")
-class JsonLines(Logger):
+class JsonlLogger(Logger):
     """Appends one JSON object per line to log.jsonl."""
 
     essential = True

@@ -263,8 +263,6 @@ class Trainer:
         self.check_reports()
         if not all(local(parameter).isfinite().all() for parameter in model.parameters()):
             raise NotFinite(f"step {state.step}: a weight is not finite; {self.last_checkpoint()}")
-        if is_main() and not (run.folder / MANIFEST).exists():  # the folder was removed or renamed while training
-            run.manifest.write(run.folder)
         if self.environment.parallel == "fsdp":
             gather_weights(self.source, self.averaged)
         training, sharded = self.training_tensors()
@@ -273,7 +271,7 @@ class Trainer:
             dict(self.averaged.named_parameters()) if is_main() else {}, training, sharded,
             {"state": asdict(state), "data": self.data, **asdict(self.environment)},
         )  # fmt: skip
-        self.writer.submit(checkpoint, then=partial(remove_old, run, state))
+        self.writer.submit(checkpoint, then=partial(finish_checkpoint, run, state))
         self.saved = state
 
     def last_checkpoint(self) -> str:
@@ -283,7 +281,7 @@ class Trainer:
         return f"the last checkpoint is {paths[-1]}" if paths else "no checkpoint has been written yet"
 
     def training_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return all that is saved beside the model: small tensors, on the first process, and those of each weight."""
+        """Return what is saved next to the model: small tensors, on the first process, and those of each weight."""
         model = self.model
         gathered = gather((random_state(model.device), self.task.carried_state()))
         small = {f"guard.{name}": value for name, value in self.guarded_update.state().items()}
@@ -340,8 +338,10 @@ class Trainer:
         return state
 
 
-def remove_old(run: Run, state: TrainState) -> None:
-    """Remove all checkpoints but the newest `train.keep` and the best."""
+def finish_checkpoint(run: Run, state: TrainState) -> None:
+    """Restore the manifest if it is missing, and remove all checkpoints but the newest `train.keep` and the best."""
+    if not (run.folder / MANIFEST).exists():  # the folder was removed or renamed while training
+        run.manifest.write(run.folder)
     best = state.best and checkpoint_path(run.folder, state.best.step)
     for old in [old for old in run.checkpoints if old != best][: -run.recipe.train.keep]:
         remove_folder(old)

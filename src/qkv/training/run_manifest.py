@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qkv.config import Config, NonNegativeInt, StringList, build, read_toml, write_toml
+from qkv.config import Config, NonNegativeInt, StringList, build, read_toml, without_none, write_toml
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import parse_with_digest, with_digest
 from qkv.runtime.documents import read_text
@@ -55,43 +55,48 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write manifest.json, which makes the folder a run, then recipe.toml."""
         versions = [
-            {"recipe": version.recipe.to_dict(), "step": version.step, "assignments": version.assignments}
+            {"recipe": without_none(version.recipe.to_dict()), "step": version.step, "assignments": version.assignments}
             for version in self.versions
         ]
-        write_atomically(folder / MANIFEST, with_digest(_without_none({"versions": versions})).encode())
+        write_atomically(folder / MANIFEST, with_digest({"versions": versions}).encode())
         write_atomically(folder / RECIPE, write_toml(self.recipe.to_dict()).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Read manifest.json and check recipe.toml against it; recipe.toml may be missing."""
+        """Read manifest.json and check recipe.toml against it; recipe.toml may be missing.
+
+        Keys that this version of qkv has added since the run was started have their defaults.
+        """
         path = folder / MANIFEST
         record = parse_with_digest(read_text(path, MAX_BYTES), path)
         versions = record.get("versions")
         if not isinstance(versions, list) or not versions:
             raise CheckpointError(f"{path}: cut short or altered: it has no recipe")
-        manifest = cls(tuple(_parse_version(version, str(path)) for version in versions))
-        manifest._compare(folder / RECIPE)
-        return manifest
-
-    def _compare(self, path: Path) -> None:
-        if not path.exists() and not path.is_symlink():
-            return
-        table = read_toml(path)
-        # A process killed while it recorded a change leaves a copy of the previous version.
-        old, new = (flat(_without_none(version.recipe.to_dict())) for version in (self.versions * 2)[-2:])
-        if flat(table) in (old, new):
-            return
-        edits = list(differences(new, flat(table)))
-        more = f" and {len(edits) - 3} more" if len(edits) > 3 else ""
-        raise InputError(
-            f"{path}: edited since the run was started: {', '.join(edits[:3])}{more}; delete the file to restore it, "
-            f"or change keys of train with --resume {path.parent} --set KEY=VALUE"
+        stored = [build(_StoredVersion, version, str(path)) for version in versions]
+        _compare_recipe(folder / RECIPE, [version.recipe for version in stored])
+        return cls(
+            tuple(
+                Version(Recipe.from_table(version.recipe, str(path)), version.step, version.assignments)
+                for version in stored
+            )
         )
 
 
-def _parse_version(table: Any, where: str) -> Version:
-    stored = build(_StoredVersion, table, where)
-    return Version(Recipe.from_table(stored.recipe, where), stored.step, stored.assignments)
+def _compare_recipe(path: Path, stored: list[dict[str, Any]]) -> None:
+    """Raise if recipe.toml exists and is not one of the last two recipes of manifest.json."""
+    if not path.exists() and not path.is_symlink():
+        return
+    table = flat(read_toml(path))
+    # A process killed while it recorded a change leaves a copy of the previous version.
+    old, new = map(flat, (stored * 2)[-2:])
+    if table in (old, new):
+        return
+    edits = list(differences(new, table))
+    more = f" and {len(edits) - 3} more" if len(edits) > 3 else ""
+    raise InputError(
+        f"{path}: edited since the run was started: {', '.join(edits[:3])}{more}; delete the file to restore it, "
+        f"or change keys of train with --resume {path.parent} --set KEY=VALUE"
+    )
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -103,13 +108,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
             yield f"{printable(key, 60)} was added"
         elif old[key] != new[key] or type(old[key]) is not type(new[key]):
             yield f"{printable(key, 60)} is {printable_repr(new[key], 60)} instead of {printable_repr(old[key], 60)}"
-
-
-def _without_none(value: Any) -> Any:
-    """Convert to plain data for JSON and TOML: drop None, convert tuples to lists."""
-    if isinstance(value, Mapping):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

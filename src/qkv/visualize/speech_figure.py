@@ -44,8 +44,8 @@ def save_speech_png(
         extent=(*times, len(weights) - 0.5, -0.5),
     )  # fmt: skip
     labels = [visible(token) for token in attention_map.rows]
-    spoken = [(token.strip(), row) for token, row in zip(attention_map.rows, weights, strict=True) if token.strip()]
-    for number, (token, row) in enumerate(spoken):
+    nonblank = [(token.strip(), row) for token, row in zip(attention_map.rows, weights, strict=True) if token.strip()]
+    for number, (token, row) in enumerate(nonblank):
         _mark(top, segment.start + (float(np.argmax(row)) + 0.5) * step, visible(token), number)
     bottom.set_yticks(range(len(labels)), labels, fontsize=7, color=TEXT, parse_math=False)
     bottom.set_xlabel(f"seconds · {caption(attention_map, head)}", fontsize=7, color=QUIET, parse_math=False)

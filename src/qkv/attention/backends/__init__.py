@@ -11,13 +11,13 @@ from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.backends.sdpa import Sdpa
 from qkv.attention.backends.triton import Triton
 from qkv.attention.mask import Causal
-from qkv.attention.spec import Backend, Request
+from qkv.attention.spec import AttentionRequest, Backend
 from qkv.errors import InputError, Unsupported
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Sdpa(), Flex(), Triton(), Gather(), REFERENCE)}
 
 
-def choose(request: Request, name: str = "auto") -> Backend:
+def choose(request: AttentionRequest, name: str = "auto") -> Backend:
     """Return the fastest backend that supports the request, or the named one, without any fallback."""
     if name == "auto":
         return next(backend for backend in preference(request) if backend.supports(request) is None)
@@ -35,7 +35,7 @@ def check_backend(name: str) -> str:
     return name
 
 
-def preference(request: Request) -> tuple[Backend, ...]:
+def preference(request: AttentionRequest) -> tuple[Backend, ...]:
     """Return the candidate backends, fastest first by measurement; the reference supports everything."""
     sdpa, flex, triton = BACKENDS["sdpa"], BACKENDS["flex"], BACKENDS["triton"]
     if request.need_weights:  # the reference computes them anyway, the others would recompute them
@@ -45,7 +45,7 @@ def preference(request: Request) -> tuple[Backend, ...]:
     return (triton, flex, sdpa, REFERENCE) if _suits_flex(request) else (triton, sdpa, REFERENCE)
 
 
-def _suits_flex(request: Request) -> bool:
+def _suits_flex(request: AttentionRequest) -> bool:
     """Whether a call is large and has a non-causal mask or a bias, which only flex does not have to materialize."""
     batch, heads, queries, keys = request.shape[:4]
     masked = request.mask is not None and not isinstance(request.mask, Causal)
@@ -70,7 +70,7 @@ class Explanation:
         return "\n".join([chosen, *(f"  not on {name}: {reason}" for name, reason in self.reasons.items())])
 
 
-def explain_choice(request: Request, name: str = "auto") -> Explanation:
+def explain_choice(request: AttentionRequest, name: str = "auto") -> Explanation:
     """Explain what `choose` would return."""
     try:
         chosen = choose(request, name).name

@@ -16,7 +16,7 @@ from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.mask import Mask, Padding
 from qkv.attention.score import DotProduct, Keys
 from qkv.attention.score_shape import Index, Outputs, ScoreShape
-from qkv.attention.spec import AttentionOutput, Backend, Request
+from qkv.attention.spec import AttentionOutput, AttentionRequest, Backend
 from qkv.types import Float, Tensor
 
 ScoreMod = Callable[[Tensor, Index], Tensor]  # modifies the score of a cell
@@ -33,7 +33,7 @@ class Flex(Backend):
 
     name = "flex"
 
-    def supports(self, request: Request) -> str | None:
+    def supports(self, request: AttentionRequest) -> str | None:
         if isinstance(request.align, LocalPredictive):
             if not (request.mask is None or isinstance(request.mask, Padding)):
                 return "LocalPredictive needs the number of unmasked keys, which is known in advance for Padding only"
@@ -48,7 +48,7 @@ class Flex(Backend):
             return f"only CPU and CUDA are supported, not {request.query.device.type}"
         return None
 
-    def run(self, request: Request) -> AttentionOutput:
+    def run(self, request: AttentionRequest) -> AttentionOutput:
         if isinstance(request.align, LocalPredictive):
             output = self._local(request, request.align)
         else:
@@ -58,7 +58,7 @@ class Flex(Backend):
         return AttentionOutput(output, REFERENCE.weights(request) if request.need_weights else None)
 
     def _softmax(
-        self, request: Request, form: SoftmaxForm, score_mod: ScoreMod | None
+        self, request: AttentionRequest, form: SoftmaxForm, score_mod: ScoreMod | None
     ) -> tuple[Outputs, Float[Tensor, "batch heads query"]]:
         """Return softmax attention with modified scores, and its log-sum-exp."""
         query, key = request.features()
@@ -75,7 +75,7 @@ class Flex(Backend):
         )
         return output[..., : request.value.shape[-1]], lse
 
-    def _local(self, request: Request, align: LocalPredictive) -> Outputs:
+    def _local(self, request: AttentionRequest, align: LocalPredictive) -> Outputs:
         """softmax(s) G = softmax(s + log G) exp(lse(s + log G) - lse(s)), with s restricted to the window."""
         lengths: int | Tensor = request.shape.keys
         if isinstance(request.mask, Padding):
@@ -99,7 +99,7 @@ class Flex(Backend):
         return output * factor.unsqueeze(-1).to(output.dtype)
 
 
-def _block_mask(request: Request, extra: Mask | None) -> BlockMask | None:
+def _block_mask(request: AttentionRequest, extra: Mask | None) -> BlockMask | None:
     mask = request.combined_mask(extra)
     if mask is None:
         return None
@@ -122,7 +122,9 @@ def _create_block_mask(mask: Mask, shape: ScoreShape) -> BlockMask:
 _cached_block_mask = lru_cache(maxsize=8)(_create_block_mask)  # all layers of a model use the same mask
 
 
-def _build_score_mod(request: Request, temperature: float, score_mod: ScoreMod | None) -> Callable[..., Tensor] | None:
+def _build_score_mod(
+    request: AttentionRequest, temperature: float, score_mod: ScoreMod | None
+) -> Callable[..., Tensor] | None:
     shape = request.shape
     bias = None
     if request.position is not None and request.position.adds_bias:
@@ -164,7 +166,7 @@ def _pad_features(features: int, x: Float[Tensor, "batch some_heads length dim"]
     return F.pad(x, (0, features - x.shape[-1])) if x.shape[-1] < features else x
 
 
-def _needs_gradient(request: Request) -> bool:
+def _needs_gradient(request: AttentionRequest) -> bool:
     key = request.key.tensor if isinstance(request.key, Keys) else request.key
     terms = (request.score, request.align, getattr(request.position, "term", request.position))
     weights = (weight for term in terms if isinstance(term, nn.Module) for weight in term.parameters())

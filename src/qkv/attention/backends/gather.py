@@ -13,7 +13,7 @@ from qkv.attention.backends.reasons import is_empty, needs_dropout, needs_weight
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.hard import one_hot
 from qkv.attention.score_shape import Outputs, Weights
-from qkv.attention.spec import AttentionOutput, Backend, Request
+from qkv.attention.spec import AttentionOutput, AttentionRequest, Backend
 from qkv.types import Bool, Int, Tensor
 
 BLOCK_CELLS = 2**19  # scores computed at a time in inference: 2 MB in float32 stay in the cache of a CPU core
@@ -33,10 +33,10 @@ class Gather(Backend):
     name = "gather"
     has_weights = True
 
-    def supports(self, request: Request) -> str | None:
+    def supports(self, request: AttentionRequest) -> str | None:
         return selects_several_keys(request) or needs_weights(request) or needs_dropout(request) or is_empty(request)
 
-    def run(self, request: Request) -> AttentionOutput:
+    def run(self, request: AttentionRequest) -> AttentionOutput:
         if torch.is_grad_enabled() or request.need_weights or torch.compiler.is_compiling():
             inputs = REFERENCE.align_input(request)
             choice = _choose(request, inputs)
@@ -55,7 +55,7 @@ class Gather(Backend):
         return AttentionOutput(_gather(request, choice))
 
 
-def _choose(request: Request, inputs: AlignInput) -> Choice:
+def _choose(request: AttentionRequest, inputs: AlignInput) -> Choice:
     key = request.align.select_keys(inputs)
     if inputs.allowed is None:
         return Choice(key, None)
@@ -63,7 +63,7 @@ def _choose(request: Request, inputs: AlignInput) -> Choice:
     return Choice(key, allowed.gather(-1, key.unsqueeze(-1)).squeeze(-1))
 
 
-def _gather(request: Request, choice: Choice) -> Outputs:
+def _gather(request: AttentionRequest, choice: Choice) -> Outputs:
     """Return the chosen values; zeros for queries with no visible key."""
     shape, device = request.shape, request.value.device
     batch = torch.arange(shape.batch, device=device).view(-1, 1, 1)

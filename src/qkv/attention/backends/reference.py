@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from qkv.attention.align import AlignInput
 from qkv.attention.score_shape import CellIndex, Weights
-from qkv.attention.spec import AttentionOutput, Backend, Request
+from qkv.attention.spec import AttentionOutput, AttentionRequest, Backend
 from qkv.errors import ShapeError
 from qkv.types import Float, Tensor
 
@@ -19,10 +19,10 @@ class Reference(Backend):
     name = "reference"
     has_weights = True
 
-    def supports(self, request: Request) -> str | None:
+    def supports(self, request: AttentionRequest) -> str | None:
         return None
 
-    def run(self, request: Request) -> AttentionOutput:
+    def run(self, request: AttentionRequest) -> AttentionOutput:
         weights = self.weights(request)
         dropped = F.dropout(weights, request.dropout).to(request.value.dtype)
         output = dropped @ repeat_kv(request.value, request.groups)
@@ -36,7 +36,7 @@ class Reference(Backend):
             output = output + added
         return AttentionOutput(output, weights if request.need_weights else None)
 
-    def weights(self, request: Request) -> Weights:
+    def weights(self, request: AttentionRequest) -> Weights:
         """Return the weights before dropout.
 
         They have the dtype of the scores, which is float32 for dot products in half precision.
@@ -51,7 +51,7 @@ class Reference(Backend):
             return weights
         return torch.where(inputs.allowed, weights, 0.0)
 
-    def align_input(self, request: Request) -> AlignInput:
+    def align_input(self, request: AttentionRequest) -> AlignInput:
         """Return the scores, with those of masked keys at the lowest value."""
         query = request.rotated_query()
         keys = repeat_kv(request.transformed_keys().tensor, request.groups)

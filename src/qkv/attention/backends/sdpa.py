@@ -12,7 +12,7 @@ from qkv.attention.backends.reference import REFERENCE, repeat_kv
 from qkv.attention.mask import Causal
 from qkv.attention.score import DotProduct
 from qkv.attention.score_shape import Allowed, CellIndex, Outputs, Scores
-from qkv.attention.spec import AttentionOutput, Backend, Request
+from qkv.attention.spec import AttentionOutput, AttentionRequest, Backend
 from qkv.types import Float, Tensor
 
 
@@ -22,13 +22,13 @@ class Sdpa(Backend):
 
     name = "sdpa"
 
-    def supports(self, request: Request) -> str | None:
+    def supports(self, request: AttentionRequest) -> str | None:
         return not_a_dot_product(request) or not_a_softmax(request) or needs_weights(request)
 
-    def run(self, request: Request) -> AttentionOutput:
+    def run(self, request: AttentionRequest) -> AttentionOutput:
         return AttentionOutput(self._output(request), REFERENCE.weights(request) if request.need_weights else None)
 
-    def _output(self, request: Request) -> Outputs:
+    def _output(self, request: AttentionRequest) -> Outputs:
         query, key = request.features()
         score, form = request.score, request.align.as_softmax()
         assert isinstance(score, DotProduct)
@@ -62,7 +62,7 @@ class Sdpa(Backend):
 
 
 def _fused(
-    request: Request,
+    request: AttentionRequest,
     query: Float[Tensor, "batch heads query features"],
     key: Float[Tensor, "batch kv_heads key features"],
     scale: float,
@@ -89,7 +89,7 @@ def _fused(
     return attend(query, key, value, mask, enable_gqa=request.grouped)
 
 
-def _avoids_cudnn(request: Request, query: Float[Tensor, "batch heads query features"]) -> bool:
+def _avoids_cudnn(request: AttentionRequest, query: Float[Tensor, "batch heads query features"]) -> bool:
     """Whether a call is too small for cuDNN's planning to pay off, and meets the constraints of the other kernels."""
     batch, heads, queries, keys = request.shape[:4]
     features, value_dim = query.shape[-1], request.value.shape[-1]
@@ -101,7 +101,7 @@ def _avoids_cudnn(request: Request, query: Float[Tensor, "batch heads query feat
     )
 
 
-def _aligned_bias(mask: Float[Tensor, "#batch #heads #query #key"] | Allowed, request: Request) -> Scores:
+def _aligned_bias(mask: Float[Tensor, "#batch #heads #query #key"] | Allowed, request: AttentionRequest) -> Scores:
     """Convert a mask to an additive bias whose rows are aligned to 16 bytes, as the kernel requires."""
     rows, keys = mask.shape[:3], request.shape.keys
     bias = torch.zeros((*rows, -(-keys // 8) * 8), dtype=request.query.dtype, device=mask.device)[..., :keys]

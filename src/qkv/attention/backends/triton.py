@@ -7,7 +7,7 @@ from qkv.attention.backends.reasons import needs_dropout, needs_weights, not_a_s
 from qkv.attention.backends.reference import REFERENCE, repeat_kv
 from qkv.attention.mask import Padding
 from qkv.attention.score import HiddenLayer
-from qkv.attention.spec import AttentionOutput, Backend, Request
+from qkv.attention.spec import AttentionOutput, AttentionRequest, Backend
 
 
 @final
@@ -16,7 +16,7 @@ class Triton(Backend):
 
     name = "triton"
 
-    def supports(self, request: Request) -> str | None:
+    def supports(self, request: AttentionRequest) -> str | None:
         if not isinstance(request.score, HiddenLayer):
             return f"the score {type(request.score).__name__} is not additive"
         reason = not_a_softmax(request) or needs_weights(request) or needs_dropout(request)
@@ -39,7 +39,7 @@ class Triton(Backend):
             return f"only float32, bfloat16 and float16 are supported, not {str(request.query.dtype)[6:]}"
         return None
 
-    def run(self, request: Request) -> AttentionOutput:
+    def run(self, request: AttentionRequest) -> AttentionOutput:
         from qkv.attention.backends.additive import additive_attention
 
         score, form = request.score, request.align.as_softmax()

@@ -11,7 +11,7 @@ import typer
 from qkv.cli import options, texts
 from qkv.cli.bulk import bulk_files, decode_files
 from qkv.cli.console import info, on_terminal, result, result_json, result_piece, results_to
-from qkv.cli.workers import Job, Report, model_of_workers
+from qkv.cli.workers import DecodeJob, Report, model_of_workers
 from qkv.errors import InputError
 from qkv.runtime.cluster import WorkerOptions
 from qkv.runtime.files import check_output_file
@@ -92,7 +92,7 @@ def _check_wav(wav: Path, prompts: list[str], num_return_sequences: int) -> None
 
 
 @dataclass(frozen=True)
-class GenerationJob(Job):
+class GenerationJob(DecodeJob):
     """A generator and the options of its texts."""
 
     label: ClassVar = "generating"

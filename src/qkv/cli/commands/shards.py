@@ -12,7 +12,7 @@ from qkv.cli.console import info, progress_bar, result, result_json
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
-    from qkv.datasets.shards.token_shards import Index
+    from qkv.datasets.shards.token_shards import ShardIndex
     from qkv.tasks.base.tokenized_text import TokenizedText
     from qkv.training.recipe import Recipe
 
@@ -113,7 +113,7 @@ def _verify(text: "TokenizedText", *, rebuild: bool) -> None:
         text.discard(damaged)
 
 
-def _print(folder: Path, index: "Index", *, json: bool) -> None:
+def _print(folder: Path, index: "ShardIndex", *, json: bool) -> None:
     documents = sum(shard.documents for shard in index.shards)
     if json:
         sizes = {"tokens": index.tokens, "documents": documents, "shards": len(index.shards)}

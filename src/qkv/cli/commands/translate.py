@@ -12,7 +12,7 @@ from qkv.cli import options
 from qkv.cli.bulk import bulk_files, decode_files
 from qkv.cli.console import info, progress_bar, result, result_json, result_line, results_to
 from qkv.cli.texts import CHUNK, add_unknown_tokens, note_unknown_tokens, read_conllu, read_texts
-from qkv.cli.workers import Job, Report
+from qkv.cli.workers import DecodeJob, Report
 from qkv.errors import InputError
 from qkv.registry import nearest
 from qkv.runtime.cluster import WorkerOptions
@@ -135,7 +135,7 @@ def translate(
 
 
 @dataclass(frozen=True)
-class TranslationJob(Job):
+class TranslationJob(DecodeJob):
     """A translator and the options of its translations."""
 
     label: ClassVar = "translating"
@@ -167,9 +167,12 @@ class TranslationDecoder:
     """Translates texts and prints the translations."""
 
     def __init__(self, job: TranslationJob) -> None:
+        from qkv.pipelines.parser import can_parse
         from qkv.pipelines.translator import Translator
 
         self.translator = Translator(job.run, device=job.device, dtype=job.dtype)
+        if can_parse(self.translator.tokenizer):
+            raise InputError(f"{job.run}: is a parser, whose outputs are trees: use qkv parse")
         if job.requires_alignment:
             self.translator.check_alignment()
         self.target = job.target

@@ -27,7 +27,7 @@ from qkv.runtime.files import open_regular
 from qkv.runtime.text import printable_repr
 
 BLOCK_BYTES = 2**18  # of text that is read at a time
-WINDOW_BYTES = 2**12  # first searched for a place to split
+WINDOW_BYTES = 2**12  # first searched for a position to split at
 ROWS = 256  # of a table that are read at a time
 MAX_FILES = 100_000
 DOCUMENT_END = "\n\n"  # between documents in running text

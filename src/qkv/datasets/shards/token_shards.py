@@ -64,7 +64,7 @@ class Shard(Config):
     edges: Digest  # SHA-256 of the first and the last EDGE_BYTES
 
 
-class Index(Config):
+class ShardIndex(Config):
     """The shards of a text."""
 
     version: Literal[1]
@@ -136,10 +136,10 @@ class TokenShards:
 REBUILD = "rebuild it with qkv data prepare RECIPE --data FILE --rebuild"
 
 
-def read_index(folder: Path) -> Index:
+def read_index(folder: Path) -> ShardIndex:
     """Read and check the index of a folder."""
     path = folder / INDEX
-    return build(Index, read_object(path), str(path))
+    return build(ShardIndex, read_object(path), str(path))
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -219,7 +219,7 @@ def build_shards(
         raise
     records = [shards[number].to_dict() for number in range(len(plan.groups))]
     values = {"version": VERSION, "dtype": plan.dtype, "documents": plan.end is not None, "shards": records, **index}
-    complete = build(Index, values, INDEX)
+    complete = build(ShardIndex, values, INDEX)
     write_atomically(folder / INDEX, dumps(complete.to_dict(), indent=1).encode())
     for number in shards:
         _record_path(folder, number).unlink(missing_ok=True)

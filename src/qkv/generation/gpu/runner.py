@@ -94,7 +94,7 @@ class GPURunner(GPUSelection, GuessRunner):
             self.stack.memory_of[index] = self._index(sources).int()
 
     def reorder(self, rows: Int[Tensor, "rows"], parents: Int[Tensor, "rows"]) -> None:
-        """Copy rows of the table; the cache itself stays in place."""
+        """Copy rows of the table; the cache itself is not copied."""
         self.stack.table[rows] = self.stack.table[parents]
         self.lengths[rows] = self.lengths[parents]
 

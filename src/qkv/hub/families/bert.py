@@ -28,7 +28,7 @@ LABEL_LAYERS = {
 }
 
 
-class Keys(HFConfig):
+class ConfigKeys(HFConfig):
     """Keys of config.json."""
 
     vocab_size: Annotated[int, "vocab_size"] = 30522
@@ -53,7 +53,7 @@ class Keys(HFConfig):
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> BertConfig:
     """Return our config; the head and the pooler are inferred from the tensor names."""
-    their = Keys.parse(data, "bert")
+    their = ConfigKeys.parse(data, "bert")
     pooler = any(name.removeprefix("bert.").startswith("pooler.") for name in names)
     head = _head(names, pooler, their.architectures or ())
     label_names = read_labels(their.id2label, "bert") if head in LABEL_HEADS else ()
@@ -86,7 +86,7 @@ def _head(names: Collection[str], pooler: bool, architectures: tuple[str, ...]) 
 def write_config(config: BertConfig) -> dict[str, Any]:
     return {
         "architectures": [ARCHITECTURES[config.head]],
-        **Keys.from_ours(config),
+        **ConfigKeys.from_ours(config),
         "intermediate_size": config.ffn_dim or 4 * config.dim,
         **(write_labels(config.label_names, config.labels) if config.head in LABEL_HEADS else {}),
     }

@@ -10,7 +10,7 @@ from qkv.models.gpt2 import GPT2, GPT2Config
 END_OF_TEXT = 50256  # <|endoftext|>, the last token of GPT-2's vocabulary
 
 
-class Keys(HFConfig):
+class ConfigKeys(HFConfig):
     """Keys of config.json."""
 
     vocab_size: Annotated[int, "vocab_size"] = 50257
@@ -32,7 +32,7 @@ class Keys(HFConfig):
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> GPT2Config:
     """Return our config for a GPT-2 config.json."""
-    their = Keys.parse(data, "gpt2")
+    their = ConfigKeys.parse(data, "gpt2")
     score = "scaled_dot" if their.scale_attn_weights else "dot"
     return GPT2Config(**their.to_ours(), score=score, has_end_token=True)
 
@@ -41,7 +41,7 @@ def write_config(config: GPT2Config) -> dict[str, Any]:
     end = END_OF_TEXT if config.vocab_size > END_OF_TEXT else None
     return {
         "architectures": ["GPT2LMHeadModel"],
-        **Keys.from_ours(config),
+        **ConfigKeys.from_ours(config),
         "embd_pdrop": config.dropout,
         "scale_attn_weights": config.score.name == "scaled_dot",
         "bos_token_id": end,

@@ -9,7 +9,7 @@ from qkv.hub.weight_map import Family, Weight, WeightMap
 from qkv.models.llama import Llama, LlamaConfig
 
 
-class Keys(HFConfig):
+class ConfigKeys(HFConfig):
     """Keys of config.json."""
 
     vocab_size: Annotated[int, "vocab_size"] = 32000
@@ -40,7 +40,7 @@ class RopeParameters(Config):
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> LlamaConfig:
     """Return our config for a Llama config.json."""
-    their = Keys.parse(data, "llama")
+    their = ConfigKeys.parse(data, "llama")
     rope = build(RopeParameters, their.rope_parameters or {"rope_theta": their.rope_theta}, "llama: rope_parameters")
     config = LlamaConfig(
         **their.to_ours(), position=Term("position", "rotary", {"base": rope.rope_theta}), has_end_token=True
@@ -56,7 +56,7 @@ def write_config(config: LlamaConfig) -> dict[str, Any]:
     theta = config.position.options.get("base", 10000.0)
     return {
         "architectures": ["LlamaForCausalLM"],
-        **Keys.from_ours(config),
+        **ConfigKeys.from_ours(config),
         "intermediate_size": config.hidden_dim,
         "num_key_value_heads": config.kv_heads or config.heads,
         "rope_theta": theta,

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from qkv.config import require
 from qkv.hub.families.config_json import HFConfig, require_supported
-from qkv.hub.weight_map import Family, Weight, WeightMap, pair
+from qkv.hub.weight_map import Family, Weight, WeightMap, bart_ffn, pair
 from qkv.models.transformer import Transformer, TransformerConfig
 
 
-class Keys(HFConfig):
+class ConfigKeys(HFConfig):
     """Keys of config.json."""
 
     vocab_size: Annotated[int, "source_vocab_size"] = 58101
@@ -45,7 +45,7 @@ class Keys(HFConfig):
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> TransformerConfig:
     """Return our config; the output bias is inferred from the tensor names."""
-    their = Keys.parse(data, "marian")
+    their = ConfigKeys.parse(data, "marian")
     for part in ("ffn_dim", "attention_heads"):
         encoder, decoder = getattr(their, f"encoder_{part}"), getattr(their, f"decoder_{part}")
         require(encoder == decoder, f"marian: encoder_{part} {encoder} must equal decoder_{part} {decoder}")
@@ -74,7 +74,7 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
     return {
         "architectures": ["MarianMTModel"],
         "is_encoder_decoder": True,
-        **Keys.from_ours(config),
+        **ConfigKeys.from_ours(config),
         "decoder_vocab_size": config.target_vocab_size,
         "decoder_ffn_dim": config.ffn_dim,
         "decoder_attention_heads": config.heads,
@@ -94,14 +94,14 @@ def weights(config: TransformerConfig) -> WeightMap:
         ours, theirs = f"encoder.{number}", f"model.encoder.layers.{number}"
         table += _attention(f"{ours}.attention", f"{theirs}.self_attn")
         table += pair(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm")
-        table += _ffn(ours, theirs)
+        table += bart_ffn(ours, theirs)
     for number in range(config.decoder_layers):
         ours, theirs = f"decoder.{number}", f"model.decoder.layers.{number}"
         table += _attention(f"{ours}.self_attention", f"{theirs}.self_attn")
         table += pair(f"{ours}.self_norm", f"{theirs}.self_attn_layer_norm")
         table += _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn")
         table += pair(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm")
-        table += _ffn(ours, theirs)
+        table += bart_ffn(ours, theirs)
     table += [Weight("readout_bias", ("final_logits_bias",))] if config.output_bias else []
     tables = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"  # sinusoidal, computed here
     return WeightMap(tuple(table), copies, ignored=(tables,), prefix="model.")
@@ -120,11 +120,6 @@ def _embeddings(config: TransformerConfig) -> tuple[list[Weight], dict[str, str]
 def _attention(ours: str, theirs: str) -> list[Weight]:
     project = pair(f"{ours}.qkv_proj", *(f"{theirs}.{part}_proj" for part in ("q", "k", "v")))
     return project + pair(f"{ours}.out_proj", f"{theirs}.out_proj")
-
-
-def _ffn(ours: str, theirs: str) -> list[Weight]:
-    network = pair(f"{ours}.ffn.up_proj", f"{theirs}.fc1") + pair(f"{ours}.ffn.down_proj", f"{theirs}.fc2")
-    return network + pair(f"{ours}.ffn_norm", f"{theirs}.final_layer_norm")
 
 
 FAMILY = Family("marian", Transformer, read_config, write_config, weights)

@@ -9,7 +9,7 @@ from qkv.hub.weight_map import Family, Weight, WeightMap, pair
 from qkv.models.vit import ViT, ViTConfig
 
 
-class Keys(HFConfig):
+class ConfigKeys(HFConfig):
     """Keys of config.json."""
 
     hidden_size: Annotated[int, "dim"] = 768
@@ -34,7 +34,7 @@ class Keys(HFConfig):
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> ViTConfig:
     """Return our config; the head is inferred from the tensor names."""
     data = {key: _height_width(value) if key in ("image_size", "patch_size") else value for key, value in data.items()}
-    their = Keys.parse(data, "vit")
+    their = ConfigKeys.parse(data, "vit")
     require(
         not any(name.startswith("decoder.") for name in names),
         "vit: masked image modelling heads are not supported",
@@ -78,7 +78,7 @@ def write_config(config: ViTConfig) -> dict[str, Any]:
     require(config.classes is None or not config.pooler, "transformers' vit has a classifier or a pooler, not both")
     return {
         "architectures": ["ViTModel" if config.classes is None else "ViTForImageClassification"],
-        **Keys.from_ours(config),
+        **ConfigKeys.from_ours(config),
         "attention_probs_dropout_prob": config.attention_dropout_p,
         "image_size": config.height if config.height == config.width else [config.height, config.width],
         "patch_size": config.patch,

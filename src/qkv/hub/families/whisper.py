@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 
 from qkv.config import require
 from qkv.hub.families.config_json import HFConfig
-from qkv.hub.weight_map import Family, Weight, WeightMap, pair
+from qkv.hub.weight_map import Family, Weight, WeightMap, bart_ffn, pair
 from qkv.models.whisper import Whisper, WhisperConfig
 
 
-class Keys(HFConfig):
+class ConfigKeys(HFConfig):
     """Keys of config.json."""
 
     vocab_size: Annotated[int, "vocab_size"] = 51865
@@ -40,7 +40,7 @@ class Keys(HFConfig):
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> WhisperConfig:
     """Return our config; a multilingual model is prompted for English unless the config has a language."""
-    their = Keys.parse(data, "whisper")
+    their = ConfigKeys.parse(data, "whisper")
     for part in ("ffn_dim", "attention_heads"):
         encoder, decoder = getattr(their, f"encoder_{part}"), getattr(their, f"decoder_{part}")
         require(encoder == decoder, f"whisper: encoder_{part} {encoder} must equal decoder_{part} {decoder}")
@@ -59,7 +59,7 @@ def write_config(config: WhisperConfig) -> dict[str, Any]:
     return {
         "architectures": ["WhisperForConditionalGeneration"],
         "is_encoder_decoder": True,
-        **Keys.from_ours(config),
+        **ConfigKeys.from_ours(config),
         "decoder_ffn_dim": config.ffn_dim,
         "decoder_attention_heads": config.heads,
         "suppress_tokens": list(config.suppress_tokens),
@@ -79,13 +79,13 @@ def weights(config: WhisperConfig) -> WeightMap:
     for number in range(config.encoder_layers):
         ours, theirs = f"encoder.{number}", f"{encoder}.layers.{number}"
         table += _attention(f"{ours}.attention", f"{theirs}.self_attn")
-        table += pair(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm") + _ffn(ours, theirs)
+        table += pair(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm") + bart_ffn(ours, theirs)
     for number in range(config.decoder_layers):
         ours, theirs = f"decoder.{number}", f"{decoder}.layers.{number}"
         table += _attention(f"{ours}.self_attention", f"{theirs}.self_attn")
         table += pair(f"{ours}.self_norm", f"{theirs}.self_attn_layer_norm")
         table += _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn")
-        table += pair(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm") + _ffn(ours, theirs)
+        table += pair(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm") + bart_ffn(ours, theirs)
     positions = r"(model\.)?encoder\.embed_positions\.weight"  # sinusoidal, computed here
     copies = {"proj_out.weight": f"{decoder}.embed_tokens.weight"}
     return WeightMap(tuple(table), copies, ignored=(positions,), prefix="model.")
@@ -97,11 +97,6 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
         Weight(f"{ours}.qkv_proj.bias", (f"{theirs}.q_proj.bias", None, f"{theirs}.v_proj.bias")),
         *pair(f"{ours}.out_proj", f"{theirs}.out_proj"),
     ]
-
-
-def _ffn(ours: str, theirs: str) -> list[Weight]:
-    network = pair(f"{ours}.ffn.up_proj", f"{theirs}.fc1") + pair(f"{ours}.ffn.down_proj", f"{theirs}.fc2")
-    return network + pair(f"{ours}.ffn_norm", f"{theirs}.final_layer_norm")
 
 
 FAMILY = Family("whisper", Whisper, read_config, write_config, weights)

@@ -89,7 +89,7 @@ def cell_forward(
     output: Float[Tensor, "directions batch hidden"],
     clip: float | None,
 ) -> None:
-    """Compute c' and o tanh(c') in place of `new_cell` and `output`, and the activations in place of the gates U h."""
+    """Write c' to `new_cell` and o tanh(c') to `output`, and overwrite the gates U h with their activations."""
     directions, batch, hidden = cell.shape
     with torch.cuda.device_of(gates):
         _forward[(directions * batch, triton.cdiv(hidden, BLOCK))](
@@ -105,7 +105,7 @@ def cell_backward(
     grad_cell: Float[Tensor, "directions batch hidden"],
     clip: float | None,
 ) -> None:
-    """Compute the gradients of the gates in place of their activations, and that of c in place of that of c'."""
+    """Overwrite the activations of the gates with their gradients, and the gradient of c' with that of c."""
     directions, batch, hidden = cell.shape
     with torch.cuda.device_of(gates):
         _backward[(directions * batch, triton.cdiv(hidden, BLOCK))](

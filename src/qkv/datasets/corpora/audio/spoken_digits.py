@@ -1,4 +1,4 @@
-"""Strings of spoken digits, made by joining recordings of one speaker.
+"""Strings of digits, made by joining recordings of one speaker.
 
 fsdd            Free Spoken Digit Dataset (Jackson et al. 2018): the same six speakers in all splits. The official test
                 recordings are 0 to 4 of each speaker and digit; 5 to 9 are held out for validation.
@@ -33,7 +33,7 @@ from qkv.registry import register
 from qkv.runtime.files import read_regular
 
 RATE = 8000  # Hz
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 TRAIN_SIZE, HELD_OUT = 20_000, 500  # strings per epoch, and of valid and test
 PAUSE = 0.25  # longest silence before, between and after the digits, in seconds
 PEAK = 0.5  # of each recording
@@ -43,7 +43,7 @@ Split = Literal["train", "valid", "test"]
 
 
 class Recording(NamedTuple):
-    """A part of the audio: one spoken digit."""
+    """A part of the audio: one digit."""
 
     start: int
     samples: int
@@ -51,7 +51,7 @@ class Recording(NamedTuple):
     speaker: str
 
 
-class Part(NamedTuple):
+class DigitSegment(NamedTuple):
     """One digit of a string, played faster by `speed`, after some samples of silence."""
 
     recording: Recording
@@ -80,7 +80,7 @@ class DigitStrings(Utterances):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return (" ".join(WORDS),)
+        return (" ".join(DIGITS),)
 
     def __len__(self) -> int:
         return self.count
@@ -102,24 +102,24 @@ class DigitStrings(Utterances):
             digit = self._waveform(part)
             position += part.samples
             waveform[position - len(digit) : position] = digit
-        return Utterance(waveform, " ".join(WORDS[part.recording.digit] for part in parts))
+        return Utterance(waveform, " ".join(DIGITS[part.recording.digit] for part in parts))
 
     def hashed_bytes(self) -> Iterator[bytes | memoryview]:
         yield f"{self.split} {self.max_digits} {self.speed} {sorted(self.takes.items())!r}\n".encode()
         yield self.audio.data
 
-    def _parts(self, index: int, key: str) -> tuple[list[Part], int]:
+    def _parts(self, index: int, key: str) -> tuple[list[DigitSegment], int]:
         """Return the digits of a string, and the silence after them in samples."""
         rng = random.Random(f"qkv digits {self.split} {key if self.split == 'train' else ''} {index}")
         speaker = self.takes[rng.choice(sorted(self.takes))]
         speed = 1 + self.speed * (2 * rng.random() - 1)
         parts = [
-            Part(rng.choice(speaker[rng.choice(sorted(speaker))]), int(rng.random() * PAUSE * RATE), speed)
+            DigitSegment(rng.choice(speaker[rng.choice(sorted(speaker))]), int(rng.random() * PAUSE * RATE), speed)
             for _ in range(rng.randint(1, self.max_digits))
         ]
         return parts, int(rng.random() * PAUSE * RATE)
 
-    def _waveform(self, part: Part) -> Float32[ndarray, "samples"]:
+    def _waveform(self, part: DigitSegment) -> Float32[ndarray, "samples"]:
         start, samples, _, _ = part.recording
         digit = self.audio[start : start + samples].astype(np.float32)
         digit *= PEAK / max(1.0, float(np.abs(digit).max()))
@@ -171,9 +171,9 @@ class SpokenDigits(TextDatasetConfig):
 
 @register("dataset", "fsdd")
 class FSDD(SpokenDigits):
-    """Strings of digits spoken by six known speakers."""
+    """Strings of digits by six speakers, who are in all splits."""
 
-    summary = "strings of spoken digits, six speakers in all splits: 2,400 / 300 / 300 recordings, 8 kHz"
+    summary = "recorded strings of digits, six speakers in all splits: 2,400 / 300 / 300 recordings, 8 kHz"
     license = "CC BY-SA 4.0"
     files = data_files(
         "fsdd",
@@ -191,9 +191,9 @@ class FSDD(SpokenDigits):
 
 @register("dataset", "audiomnist8k")
 class AudioMNIST(SpokenDigits):
-    """Strings of digits spoken by 60 speakers, each in one split."""
+    """Strings of digits by 60 speakers, each in one split."""
 
-    summary = "strings of spoken digits, 36 / 12 / 12 speakers: 1,800 / 600 / 600 recordings, 8 kHz"
+    summary = "recorded strings of digits, 36 / 12 / 12 speakers: 1,800 / 600 / 600 recordings, 8 kHz"
     license = "MIT"
     files = data_files(
         "audiomnist8k",

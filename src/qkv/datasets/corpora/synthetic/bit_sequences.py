@@ -123,7 +123,7 @@ class RepeatCopy(Puzzle):
 @final
 @dataclass(frozen=True)
 class Recall(Puzzle):
-    """Given a list of items and a query item, return the item that followed it. The size is the number of items."""
+    """Return the item that followed a query item in a list of items. The size is the number of items."""
 
     bits: int = 6
 

@@ -92,7 +92,7 @@ def test_invalid_data_configs_are_rejected(name: str, data: dict[str, object], w
 
 def test_every_dataset_has_a_summary_a_license_and_columns() -> None:
     datasets = registered("dataset")
-    assert len(datasets) == 33
+    assert len(datasets) == 34
     for name, dataset_class in datasets.items():
         assert issubclass(dataset_class, DatasetConfig)
         assert dataset_class.registered_name == name
@@ -106,7 +106,7 @@ def test_every_dataset_has_a_summary_a_license_and_columns() -> None:
 
 def test_every_dataset_file_has_a_hash_a_size_and_https_urls() -> None:
     files = [file for dataset in registered("dataset").values() for file in dataset.files]
-    assert len({file.path for file in files}) == len(files) == 50
+    assert len({file.path for file in files}) == len(files) == 54
     for file in files:
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)
         assert file.size > 0

@@ -33,7 +33,7 @@ CHATS = {
 
 @pytest.fixture
 def load_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Load small files in place of the real ones; arguments replace their content."""
+    """Load small files instead of the real ones; arguments replace their content."""
     monkeypatch.delenv("QKV_DATA", raising=False)
 
     def load_files(**contents: bytes) -> PairDataset:

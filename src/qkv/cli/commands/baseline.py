@@ -34,9 +34,10 @@ def baseline(
     data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:
-    """Score the lead-N baseline: the first N sentences of a text are its summary.
+    """Score the first sentences of texts as their summaries.
 
-    The scores are ROUGE as in `qkv evaluate`. With --output, the result is recorded for `qkv compare`.
+    This is the lead-N baseline of summarization; in a chat, an utterance counts as a sentence. The scores are ROUGE as
+    in `qkv evaluate`. With --output, the result is recorded for `qkv compare`.
     """
     from qkv.datasets.dataset import PairDataset
     from qkv.experiments.results import record_baseline

@@ -75,6 +75,10 @@ def test_commands_and_options() -> None:
             "--ray-address", "--resume", "--seed", "--temperature", "--top-k", "--top-p", "--verbose", "--wav",
             "--workers", "-v",
         ],
+        "chat": [
+            "--attention", "--device", "--dtype", "--history-tokens", "--history-turns", "--input", "--json",
+            "--max-new-tokens", "--output", "--page", "--seed", "--temperature", "--top-k", "--top-p",
+        ],
         "classify": ["--batch-size", "--device", "--document", "--input", "--json", "--output", "--strict", "--top-k"],
         "tag": ["--batch-size", "--device", "--input", "--json", "--output", "--strict"],
         "parse": [

@@ -24,6 +24,7 @@ from qkv.models.bert import Bert
 from qkv.models.elmo import Elmo
 from qkv.models.han import HAN
 from qkv.models.linformer import Linformer
+from qkv.models.memory.memory_network import MemoryNetwork
 from qkv.models.rnn_text import RNNText
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.models.snail import SNAIL, SNAILPolicy
@@ -45,6 +46,7 @@ SMALL = {
                          "embedding_dim": 4, "hidden_dim": 6},
     "linformer": {"dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8, "max_length": 6, "rank": 2},
     "lstm_memory": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4},
+    "memory_network": {"dim": 4, "max_memories": 3},
     "ntm": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4, "locations": 5, "location_dim": 3},
     "snail": {
         "ways": 2, "shots": 1, "height": 8, "width": 8, "conv_channels": 4, "conv_layers": 2, "image_dim": 4,
@@ -95,6 +97,8 @@ def logits(model: Network) -> torch.Tensor:
             return model(torch.tensor([[0, 1]]), torch.ones(1, 2))[0]
         case HAN():
             return model(tokens[None], lengths=torch.tensor([2]))
+        case MemoryNetwork():
+            return model(tokens[None], tokens[:1])
         case ViT():
             return model(torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8))
         case Whisper():
@@ -416,6 +420,7 @@ def test_the_model_kind_is_checked_before_the_weights_are_read(name: str, tmp_pa
         ViT: "ViT",
         ShowAttendTell: r"captioner \(for qkv caption\)",
         SequenceModel: r"sequence model \(for .*\)",
+        MemoryNetwork: r"memory network \(for .*\)",
         SNAIL: "SNAIL",
         SNAILPolicy: "SNAILPolicy",
     }

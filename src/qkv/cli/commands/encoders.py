@@ -143,8 +143,8 @@ def answer(
     ] = None,
     top_k: Annotated[int, typer.Option("--top-k", help="Number of answers per question.")] = 1,
     max_answer_tokens: Annotated[
-        int | None, typer.Option("--max-answer-tokens", help="Maximum number of tokens in an answer [30].")
-    ] = None,
+        int, typer.Option("--max-answer-tokens", help="Maximum number of tokens in an answer.")
+    ] = 30,
     stride: Annotated[
         int | None, typer.Option("--stride", help="Stride between windows over a long text, in tokens [half a window].")
     ] = None,
@@ -166,15 +166,25 @@ def answer(
 
     from qkv.hub.model_folder import ModelFolder, locate
     from qkv.models.memory.memory_network import MemoryNetwork
-    from qkv.pipelines.question_answerer import QuestionAnswerer
     from qkv.pipelines.windows import MAX_ANSWER_TOKENS
 
-    if issubclass(ModelFolder(locate(run)).network, MemoryNetwork):
-        values = {"--max-answer-tokens": max_answer_tokens, "--stride": stride, "--batch-size": batch_size}
-        if unsupported := [name for name, value in values.items() if value is not None]:
-            raise InputError(f"{run} is a MemoryNetwork, which does not support {', '.join(unsupported)}")
-        _answer_stories(run, questions, top_k, output, device, json=json)
+    settings = {"max_answer_tokens": max_answer_tokens, "stride": stride, "batch_size": batch_size}
+    if not issubclass(ModelFolder(locate(run)).network, MemoryNetwork):
+        _answer_spans(run, questions, output, device, json=json, top_k=top_k, **settings)
         return
+    defaults = {"max_answer_tokens": MAX_ANSWER_TOKENS}
+    if changed := [name for name, value in settings.items() if value != defaults.get(name)]:
+        unsupported = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+        raise InputError(f"{run} is a MemoryNetwork, which does not support {unsupported}")
+    _answer_stories(run, questions, top_k, output, device, json=json)
+
+
+def _answer_spans(
+    run: Path, questions: "list[Question]", output: Path | None, device: str, *, json: bool, top_k: int, **settings: Any
+) -> None:
+    """Answer questions with spans of their texts."""
+    from qkv.pipelines.question_answerer import QuestionAnswerer
+
     answerer = QuestionAnswerer(run, device=device)
     if cut := answerer.truncated_questions([question.question for question in questions]):
         note(f"{len(cut)} question(s) are too long and truncated, first: input {cut[0]}")
@@ -182,14 +192,7 @@ def answer(
 
     def predict(chunk: list[str]) -> list["ExtractedAnswer"]:
         contexts = [question.text for question in islice(remaining, len(chunk))]
-        return answerer(
-            chunk,
-            contexts,
-            top_k=top_k,
-            max_answer_tokens=MAX_ANSWER_TOKENS if max_answer_tokens is None else max_answer_tokens,
-            stride=stride,
-            batch_size=batch_size,
-        )
+        return answerer(chunk, contexts, top_k=top_k, **settings)
 
     lines = [question.question for question in questions]
     with results_to(output):

@@ -27,7 +27,8 @@ def save_captions_png(answers: Sequence[Caption], path: str | os.PathLike[str]) 
     for row in rows:
         canvas.paste(row, (0, top))
         top += row.height
-    write_atomically(Path(path), png_bytes(canvas.quantize(_COLOURS, dither=Image.Dither.NONE)))
+    dithered = canvas.quantize(palette=canvas.quantize(_COLOURS), dither=Image.Dither.FLOYDSTEINBERG)
+    write_atomically(Path(path), png_bytes(dithered))
     return Path(path)
 
 

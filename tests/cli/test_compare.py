@@ -303,6 +303,8 @@ def test_compare_prints_the_records_as_json(qkv: Command, runs: list[str]) -> No
 def test_compare_names_invalid_folders(qkv: Command, tmp_path: Path) -> None:
     assert qkv("compare", tmp_path / "none").error == f"{tmp_path}/none: no such folder"
     assert f"qkv evaluate {tmp_path}" in qkv("compare", tmp_path).error
+    append_record(tmp_path, record())
+    assert f"{tmp_path.parent}/*" in qkv("compare", tmp_path.parent).error
     (tmp_path / RESULTS).write_text('{"recipe": "x"')
     assert qkv("compare", tmp_path).error.startswith(f"{tmp_path}/{RESULTS}: line 1")
     (tmp_path / RESULTS).write_text('{"recipe": "x"}\n')

@@ -20,7 +20,7 @@ from tests.experiments.records import record
 from .command import Ended
 
 Command = Callable[..., Ended]
-PAIRS = "".join(f"{word} {number}\t{number} {word}\n" for word in ("eins", "zwei") for number in range(6))
+PAIRS = "".join(f"{word} {number}\t{number} {word} a b\n" for word in ("eins", "zwei") for number in range(6))
 SIZES = ["data.name=pairs", "model.hidden_dim=4", "model.embedding_dim=4", "model.max_length=12", "train.epochs=1"]
 
 
@@ -279,6 +279,22 @@ def test_compare_writes_a_figure_and_links_it(qkv: Command, runs: list[str]) -> 
     assert "--by-length" in qkv("compare", *runs, "--split", "test").error
 
 
+def test_a_run_that_is_given_twice_counts_once(qkv: Command, runs: list[str]) -> None:
+    ended = qkv("compare", *runs, f"./{runs[0]}/")
+    assert (ended.code, ended.err) == (0, "")
+    once, twice = (qkv("compare", *folders, "--json").out for folders in (runs, [*runs, *runs]))
+    assert once == twice
+
+
+@pytest.mark.parametrize(
+    "option", [("--seeds", "5"), ("--set", "seed=1"), ("--ray-address", "x:1"), ("--force",), ("--device", "cpu")]
+)
+def test_options_of_sweeps_require_vary(option: tuple[str, ...], qkv: Command, runs: list[str]) -> None:
+    error = qkv("compare", *runs, *option).error
+    assert error.startswith(option[0])
+    assert "--vary" in error
+
+
 def test_compare_prints_the_records_as_json(qkv: Command, runs: list[str]) -> None:
     ended = qkv("compare", runs[0], "--json")
     assert ended.out == Path(runs[0], RESULTS).read_text()
@@ -287,6 +303,8 @@ def test_compare_prints_the_records_as_json(qkv: Command, runs: list[str]) -> No
 def test_compare_names_invalid_folders(qkv: Command, tmp_path: Path) -> None:
     assert qkv("compare", tmp_path / "none").error == f"{tmp_path}/none: no such folder"
     assert f"qkv evaluate {tmp_path}" in qkv("compare", tmp_path).error
+    append_record(tmp_path, record())
+    assert f"{tmp_path.parent}/*" in qkv("compare", tmp_path.parent).error
     (tmp_path / RESULTS).write_text('{"recipe": "x"')
     assert qkv("compare", tmp_path).error.startswith(f"{tmp_path}/{RESULTS}: line 1")
     (tmp_path / RESULTS).write_text('{"recipe": "x"}\n')

@@ -54,6 +54,21 @@ def test_only_the_keys_that_differ_are_shown(trained: list[Path]) -> None:
     assert run_tables([trained[0], trained[0]])[0].keys == []
 
 
+def test_keys_that_do_not_fit_into_a_narrow_terminal_are_listed_below_the_table(tmp_path: Path) -> None:
+    keys = ["model.hidden_dim", "model.embedding_dim", "model.dropout", "train.weight_decay"]
+    runs = [tmp_path / name for name in ("a", "b")]
+    for value, run in enumerate(runs):
+        run.mkdir()
+        append_record(run, record(changes=tuple(f"{key}={value}" for key in keys)))
+    assert "other keys" not in printed(runs, width=240)
+    for width, count in ((180, 3), (100, 1), (30, 1)):
+        text = printed(runs, width)
+        hidden = text.split("other keys that differ:")[1].split("a: qkv")[0].replace(",", "").split()
+        assert hidden == keys[count:]
+    header = next(line for line in printed(runs, 180).splitlines() if line.startswith("run"))
+    assert header.split()[:4] == ["run", *keys[:3]]
+
+
 def test_the_command_of_a_run_trains_it_again_on_the_same_files(trained: list[Path], tmp_path: Path) -> None:
     (table,) = run_tables(trained)
     row = next(row for row in table.rows if row.folder.name == "dot")

@@ -99,6 +99,14 @@ def test_each_search_has_its_own_row() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", registered("task"))
+def test_greedy_and_beam_search_have_two_rows_for_tasks_that_search(name: str) -> None:
+    task = lookup("task", name)
+    records = [record(recipe="r", task=name, beam=beam) for beam in (1, 5)]
+    labels = {row.label for table in tables(records) for row in table.rows}
+    assert labels == ({"r, greedy", "r, beam 5"} if task.searches else {"r"})
+
+
 def test_different_data_are_in_different_tables() -> None:
     text = page(record(38.0), record(39.0, seed=1, data_hash="ef" * 32), record(0.0, data="tatoeba"))
     assert text.count("## multi30k en to de\n") == 2

@@ -109,6 +109,14 @@ def test_empty_buckets_are_omitted():
     assert buckets == (Bucket(8, 9, 1, score),)
 
 
+def test_buckets_without_a_four_gram_are_omitted():
+    dates, sources = ["2009-08-10", "2037-07-14"], ["10 August 2009", "14/7/2037"]
+    assert tokenised_bleu(dates, dates, "").value == 0.0  # although all are correct
+    assert bleu_by_length(dates, sources, dates, "") == ()
+    (bucket,) = bleu_by_length([*dates, "wrong"], [*sources, "w"], [*dates, "one two three four"], "")
+    assert bucket.pairs == 3
+
+
 def test_pronunciations_are_scored_per_word_against_all_variants(model):
     text = "a" * 20
     entries = [Pair("ab", "b"), Pair("c", "c c"), Pair("ab", text)]  # two words, one with two pronunciations

@@ -228,7 +228,9 @@ def read_records(folder: Path) -> list[Record]:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
     if not path.is_file():
-        raise InputError(f"{folder}: no results there (no {RESULTS}): run qkv evaluate {folder} first")
+        runs = any(folder.glob(f"*/{RESULTS}"))
+        hint = f"pass the runs in it ({folder}/*)" if runs else f"run qkv evaluate {folder} first"
+        raise InputError(f"{folder}: no results there (no {RESULTS}): {hint}")
     lines = read_regular(path, MAX_BYTES).decode("utf-8", errors="replace").split("\n")
     records = [_parse(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not records:

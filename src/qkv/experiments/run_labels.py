@@ -27,7 +27,8 @@ def recipe_label(record: Record) -> str:
 
 def search_label(record: Record) -> str:
     """Return the search settings; "" for tasks without search."""
-    if record.task != "translate":
+    task = registered("task").get(record.task)
+    if task is None or not task.searches:
         return ""
     beam = "greedy" if record.beam == 1 else f"beam {record.beam}"
     return beam if record.length_penalty == 1.0 else f"{beam}, length penalty {record.length_penalty:g}"

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +26,7 @@ from qkv.visualize.curves import draw_curves, sparkline
 from qkv.visualize.pages.comparison_page import Section
 
 MAX_KEYS, MAX_COMMANDS = 5, 6  # shown on a terminal
+UNLIMITED = 10_000  # width with which rich computes the width that a table needs
 NOT_COMPARED = ("name", "overrides", "data.folder")
 FILE_OPTIONS = {"data.train": "--data", "data.valid": "--valid", "data.test": "--test"}
 
@@ -165,27 +166,47 @@ def _rank(row: RunRow, table: ResultTable) -> tuple[bool, float]:
     return True, 0.0
 
 
+@dataclass(frozen=True)
+class TerminalTable:
+    """A table of runs for a terminal: as many of the keys that differ as fit into its width, at least one."""
+
+    table: RunTable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        keys = self.table.keys
+        shown, unlimited = min(len(keys), MAX_KEYS), options.update_width(UNLIMITED)
+        while shown > 1 and console.measure(self._grid(keys[:shown]), options=unlimited).maximum > options.max_width:
+            shown -= 1
+        yield self._grid(keys[:shown])
+        yield Text("")
+        if keys[shown:]:
+            yield Text(f"other keys that differ: {', '.join(keys[shown:])}")
+        if len(self.table.rows) <= MAX_COMMANDS:
+            yield from (Text(escape_controls(f"{row.folder.name}: {row.commands}")) for row in self.table.rows)
+        else:
+            yield Text("Commands that reproduce each run, and learning curves: --output page.html")
+
+    def _grid(self, keys: Sequence[str]) -> Table:
+        title = Text(self.table.table.title)
+        grid = Table(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left")
+        curves = ["validation"] if any(self._curves.values()) else []
+        for number, name in enumerate([*self.table.header(keys), *curves]):
+            grid.add_column(Text(name), justify="right" if number else "left", overflow="fold")
+        for row in self.table.rows:
+            cells = [*self.table.cells(row, keys), *([self._curves[row.folder]] if curves else [])]
+            grid.add_row(*(Text(escape_controls(cell)) for cell in cells))
+        return grid
+
+    @cached_property
+    def _curves(self) -> dict[Path, str]:
+        return {row.folder: _validation_curve(row.folder) for row in self.table.rows}
+
+
 def terminal(tables: Sequence[RunTable]) -> Group:
     """Return the tables, to be printed with rich."""
     parts: list[RenderableType] = []
     for table in tables:
-        keys = table.keys
-        logs = {row.folder: _validation_curve(row.folder) for row in table.rows}
-        grid = Table(box=None, header_style="bold", pad_edge=False, title=Text(table.table.title), title_justify="left")
-        curves = ["validation"] if any(logs.values()) else []
-        for number, name in enumerate([*table.header(keys[:MAX_KEYS]), *curves]):
-            grid.add_column(Text(name), justify="right" if number else "left", overflow="fold")
-        for row in table.rows:
-            cells = [*table.cells(row, keys[:MAX_KEYS]), *([logs[row.folder]] if curves else [])]
-            grid.add_row(*(Text(escape_controls(cell)) for cell in cells))
-        parts += [grid, Text("")]
-        if len(keys) > MAX_KEYS:
-            parts.append(Text(f"{len(keys) - MAX_KEYS} more keys differ: {', '.join(keys[MAX_KEYS:])}"))
-        if len(table.rows) <= MAX_COMMANDS:
-            parts += [Text(escape_controls(f"{row.folder.name}: {row.commands}")) for row in table.rows]
-        else:
-            parts.append(Text("Commands that reproduce each run, and learning curves: --output page.html"))
-        parts.append(Text(""))
+        parts += [TerminalTable(table), Text("")]
     return Group(*parts[:-1])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
 
+MAX_NGRAM = 4  # of BLEU
 # Range of source words of each bucket, chosen so that the Multi30k test sets fill every one.
 BUCKETS = ((1, 7), (8, 9), (10, 11), (12, 13), (14, 16), (17, 20), (21, None))
 
@@ -183,12 +184,16 @@ def pronunciation_scores(predictions: Sequence[str], references: Sequence[Sequen
 def bleu_by_length(
     texts: Sequence[str], sources: Sequence[str], references: Sequence[str], language: str
 ) -> tuple[Bucket, ...]:
-    """Return tokenized BLEU by source length; empty buckets are omitted."""
+    """Return tokenized BLEU by source length.
+
+    Empty buckets are omitted, as are those without a reference of at least MAX_NGRAM tokens: BLEU of such texts, e.g.
+    single words, is 0 even if all of them are correct.
+    """
     buckets = []
     lengths = [len(source.split()) for source in sources]
     for least, most in BUCKETS:
         rows = [row for row, length in enumerate(lengths) if least <= length and (most is None or length <= most)]
-        if rows:
+        if any(len(moses_tokens(references[row], language)) >= MAX_NGRAM for row in rows):
             score = tokenised_bleu([texts[row] for row in rows], [references[row] for row in rows], language)
             buckets.append(Bucket(least, most, len(rows), score.value))
     return tuple(buckets)

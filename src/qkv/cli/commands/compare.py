@@ -17,6 +17,8 @@ from qkv.errors import InputError
 from qkv.runtime.cluster import WorkerOptions
 from qkv.runtime.files import check_output_file
 
+SEEDS = 3  # default number of seeds of a sweep
+
 Runs = Annotated[
     list[Path],
     typer.Argument(
@@ -34,7 +36,9 @@ Vary = Annotated[
         "combinations. The key `recipe` varies the recipe itself.",
     ),
 ]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, metavar="N", help="Runs per combination [3].")]
+Seeds = Annotated[
+    int | None, typer.Option("--seeds", min=1, max=1000, metavar="N", help=f"Runs per combination [{SEEDS}].")
+]
 MetricNames = Annotated[
     list[str] | None,
     typer.Option("--metric", metavar="NAME", help="Metric of the table of a sweep; repeatable [train.best_by]."),
@@ -61,7 +65,7 @@ Output = Annotated[
 def compare(
     runs: Runs,
     vary: Vary = None,
-    seeds: Seeds = 3,
+    seeds: Seeds = None,
     assignments: options.Assignments = None,
     metric: MetricNames = None,
     split: Annotated[
@@ -94,15 +98,18 @@ def compare(
         if len(runs) > 1 or by_length is not None:
             raise InputError("--vary requires a single recipe, and cannot be combined with --by-length")
         overrides = [*(assignments or []), *data_folder(data_dir)]
-        sweep = Sweep(str(runs[0]), parse_factors(vary), range(seeds), overrides, Evaluate(split or "valid"))
+        sweep = Sweep(str(runs[0]), parse_factors(vary), range(seeds or SEEDS), overrides, Evaluate(split or "valid"))
         run_sweep(sweep, metric, output, WorkerOptions(workers, ray, ray_address), device, force=force, json=json)
         return
-    given = {"--set": assignments, "--metric": metric, "--workers": workers, "--ray": ray, "--data-dir": data_dir}
+    given = {
+        "--seeds": seeds, "--set": assignments, "--metric": metric, "--workers": workers, "--ray": ray,
+        "--ray-address": ray_address, "--data-dir": data_dir, "--force": force, "--device": device != "auto",
+    }  # fmt: skip
     if missing := [option for option, value in given.items() if value]:
         raise InputError(f"{missing[0]} requires --vary: pass a recipe and the values to compare")
     if output is not None:
         check_output_file(output)
-    _compare_runs(runs, output, by_length, split, json=json)
+    _compare_runs(list(dict.fromkeys(runs)), output, by_length, split, json=json)
 
 
 def _compare_runs(

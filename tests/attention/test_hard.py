@@ -409,6 +409,7 @@ class TestGather:
     @pytest.mark.parametrize("cells", [1, 2 * 4 * 7 * 4])
     def test_blocks_of_queries_give_the_same_values(self, mask, cells, monkeypatch):
         monkeypatch.setattr(gather, "BLOCK_CELLS", cells)
+        monkeypatch.setattr(gather, "BLOCK_QUERIES", 1)
         with torch.no_grad():
             blocks, together = (
                 attend(*tensors(), mask=mask, align=Hard().eval(), backend=backend).output
@@ -419,6 +420,7 @@ class TestGather:
     @pytest.mark.parametrize("estimator", ["gumbel", "reinforce"])
     def test_samples_are_those_of_the_reference(self, estimator, monkeypatch):
         monkeypatch.setattr(gather, "BLOCK_CELLS", 1)
+        monkeypatch.setattr(gather, "BLOCK_QUERIES", 1)
         outputs = []
         for backend in ("reference", "gather"):
             torch.manual_seed(3)

@@ -149,4 +149,4 @@ def test_the_shell_completes_recipes_keys_runs_and_datasets(tmp_path: Path) -> N
     assert complete("qkv train --resume runs/not", tmp_path) == ["runs/not-a-run/"]
     assert complete("qkv train dates-gru --set model.score.") == ["model.score.hidden_dim="]
     assert complete("qkv train no-such-recipe --set model.") == []
-    assert complete("qkv data show multi") == ["multi30k"]
+    assert complete("qkv data show multi") == ["multi30k", "multi30k_multilingual"]

@@ -16,7 +16,8 @@ from qkv.attention.score_shape import Outputs, Weights
 from qkv.attention.spec import AttentionOutput, AttentionRequest, Backend
 from qkv.types import Bool, Int, Tensor
 
-BLOCK_CELLS = 2**19  # scores computed at a time in inference: 2 MB in float32 stay in the cache of a CPU core
+BLOCK_CELLS = 2**21  # scores computed at a time in inference: 8 MB in float32
+BLOCK_QUERIES = 64  # minimum number of queries of a block
 
 
 class Choice(NamedTuple):
@@ -44,7 +45,7 @@ class Gather(Backend):
             return AttentionOutput(_gather(request, choice), weights)
         request = replace(request, key=request.transformed_keys())
         batch, heads, queries, keys = request.shape[:4]
-        size = max(1, BLOCK_CELLS // (batch * heads * keys))
+        size = max(BLOCK_QUERIES, BLOCK_CELLS // (batch * heads * keys))
         if size >= queries or getattr(request.align, "training", False):  # samples do not depend on the block size
             return AttentionOutput(_gather(request, _choose(request, REFERENCE.align_input(request))))
         parts = [

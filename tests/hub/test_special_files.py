@@ -26,7 +26,7 @@ from qkv.hub.families.elmo import write_elmo as write_elmo_files
 from qkv.hub.model_folder import save_model
 from qkv.hub.released import write_released
 from qkv.models import bert, elmo, gpt2, transformer, vit
-from qkv.pipelines.image_preprocessing import read_scale
+from qkv.pipelines.inputs.image_preprocessing import read_scale
 from qkv.tokenizers import WordTokenizer
 
 ELMO = {"character_dim": 4, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden_dim": 6, "max_characters": 9}

@@ -16,7 +16,7 @@ from qkv.hub import save_model
 from qkv.interpret.image_probe import PictureProbe
 from qkv.models.vit import ViT, ViTConfig
 from qkv.pipelines.image_classifier import ImageClassifier
-from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.pipelines.inputs.image_preprocessing import scale_pixels
 
 NAMES = ("boot", "coat", "hat")
 

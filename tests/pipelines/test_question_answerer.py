@@ -11,9 +11,9 @@ import torch
 
 from qkv.datasets.examples.squad import Passage, Question
 from qkv.errors import InputError
+from qkv.pipelines.inputs.text_inputs import ExampleEncoder
+from qkv.pipelines.inputs.windows import make_windows, tokenize_with_offsets
 from qkv.pipelines.question_answerer import QuestionAnswerer
-from qkv.pipelines.text_inputs import ExampleEncoder
-from qkv.pipelines.windows import make_windows, tokenize_with_offsets
 from qkv.tokenizers import BPETokenizer, CharTokenizer, WordTokenizer
 from tests.tasks.tiny_bert import WORD_LIST, saved, tiny_bert, tiny_tokenizer
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qkv.datasets.batching import BatchSize
 from qkv.errors import InputError
-from qkv.pipelines.text_inputs import (
+from qkv.pipelines.inputs.text_inputs import (
     IGNORE,
     Example,
     ExampleEncoder,

@@ -16,7 +16,7 @@ from qkv.interpret.attention_probe import AttentionProbe
 from qkv.interpret.document_probe import DocumentProbe
 from qkv.models.han import HAN, HANConfig
 from qkv.pipelines.classifier import label_log_probabilities
-from qkv.pipelines.text_inputs import SentenceExampleEncoder
+from qkv.pipelines.inputs.text_inputs import SentenceExampleEncoder
 from qkv.tasks.text_classification import TextClassificationTask
 from qkv.tokenizers import WordPieceTokenizer, WordTokenizer
 from tests.tasks.settings import prepare

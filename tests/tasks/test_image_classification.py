@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from qkv.datasets.dataset import ImageDataset
 from qkv.datasets.formats.images import LabeledImages
 from qkv.models.vit import ViT, ViTConfig
-from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.pipelines.inputs.image_preprocessing import scale_pixels
 from qkv.registry import lookup
 from qkv.tasks.image_classification import ImageClassificationTask, cutout, shift_crop
 from qkv.training import job

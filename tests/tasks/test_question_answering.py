@@ -12,8 +12,8 @@ from qkv.datasets.dataset import QuestionDataset
 from qkv.datasets.examples.squad import Passage, Question
 from qkv.errors import InputError
 from qkv.models.bert import Bert, BertConfig
-from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
-from qkv.pipelines.windows import CLS, make_windows
+from qkv.pipelines.inputs.text_inputs import IGNORE, ExampleEncoder
+from qkv.pipelines.inputs.windows import CLS, make_windows
 from qkv.tasks.question_answering import QuestionAnsweringTask
 from qkv.tokenizers import WordTokenizer
 from tests.tasks.settings import prepare

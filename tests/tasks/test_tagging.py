@@ -11,8 +11,8 @@ from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
+from qkv.pipelines.inputs.text_inputs import IGNORE, ExampleEncoder
 from qkv.pipelines.tagger import encode_sentences, predict_tags
-from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.tasks.tagging import TaggingTask, tag_scores
 from qkv.tokenizers import CharTokenizer
 from qkv.tokenizers.trained import BEGIN, END

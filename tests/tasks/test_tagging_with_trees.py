@@ -10,9 +10,9 @@ from qkv.datasets.dataset import Dataset, TaggedDataset
 from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
 from qkv.models.bert import Bert, BertConfig
+from qkv.pipelines.inputs.text_inputs import ExampleEncoder
+from qkv.pipelines.inputs.tree_inputs import require_heads
 from qkv.pipelines.tagger import Tagger, encode_sentences, predict_tags
-from qkv.pipelines.text_inputs import ExampleEncoder
-from qkv.pipelines.tree_inputs import require_heads
 from qkv.tasks.tagging import TaggingTask
 from qkv.tokenizers import CharTokenizer
 from qkv.training.recipe import read_recipe

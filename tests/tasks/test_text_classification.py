@@ -13,7 +13,7 @@ from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
-from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
+from qkv.pipelines.inputs.text_inputs import IGNORE, ExampleEncoder
 from qkv.tasks.text_classification import TextClassificationTask, label_scores
 from qkv.tokenizers import CharTokenizer
 from qkv.tokenizers.trained import BEGIN, END

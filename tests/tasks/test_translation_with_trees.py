@@ -12,8 +12,8 @@ from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import save_model
 from qkv.models.transformer import Transformer, TransformerConfig
+from qkv.pipelines.inputs.tree_inputs import ParsedBatch, ParsedSentence, parsed_encoding, parsed_ids
 from qkv.pipelines.translator import Translator
-from qkv.pipelines.tree_inputs import ParsedBatch, ParsedSentence, parsed_encoding, parsed_ids
 from qkv.tasks.translation import TranslationTask, encode
 from qkv.tokenizers import BPETokenizer, CharTokenizer, TrainedTokenizer, WordPieceTokenizer, WordTokenizer
 from tests.tasks.settings import prepare, tokenizer_of

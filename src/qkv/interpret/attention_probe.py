@@ -11,11 +11,11 @@ from qkv.attention.layers import Layer, attention_layers
 from qkv.datasets.examples.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.nn.interfaces import LanguageModel, TextEncoder
+from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, WordExampleEncoder, build_example_encoder
+from qkv.pipelines.inputs.tree_inputs import DependencyTree, ParsedSentence, reads_trees, require_heads, tree_positions
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.pipelines.pipeline import Pipeline, one_or_many
 from qkv.pipelines.tagger import encode_sentences
-from qkv.pipelines.text_inputs import AnyExampleEncoder, WordExampleEncoder, build_example_encoder
-from qkv.pipelines.tree_inputs import DependencyTree, ParsedSentence, reads_trees, require_heads, tree_positions
 from qkv.tokenizers.words import split_words
 from qkv.types import Float, Int, Tensor
 

@@ -13,8 +13,8 @@ from qkv.attention import watch
 from qkv.errors import InputError
 from qkv.models.han import HAN
 from qkv.pipelines.classifier import Classification
+from qkv.pipelines.inputs.text_inputs import split_evenly
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
-from qkv.pipelines.text_inputs import split_evenly
 from qkv.tokenizers.sentences import split_sentences
 
 

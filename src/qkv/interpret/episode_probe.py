@@ -13,7 +13,7 @@ from qkv.attention import watch
 from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.errors import InputError
 from qkv.models.snail import SNAIL
-from qkv.pipelines.image_preprocessing import as_rgb, scale_pixels
+from qkv.pipelines.inputs.image_preprocessing import as_rgb, scale_pixels
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.pipelines.pipeline import Pipeline, one_or_many
 from qkv.tasks.few_shot import EVAL_SEED

@@ -15,7 +15,7 @@ from qkv.attention.layers import attention_layers
 from qkv.datasets.formats.images import read_image
 from qkv.interpret.attention_probe import MAX_WEIGHTS, Prediction, layers_that_fit
 from qkv.models.vit import ViT
-from qkv.pipelines.image_preprocessing import as_rgb, pixel_scale
+from qkv.pipelines.inputs.image_preprocessing import as_rgb, pixel_scale
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.pipelines.pipeline import Pipeline, one_or_many
 from qkv.types import Float, Tensor

@@ -19,10 +19,10 @@ from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Request, Sampling, Tokens, generate
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.pipelines.feature_extractor import FeatureExtractor
-from qkv.pipelines.image_preprocessing import as_model_input, as_rgb
+from qkv.pipelines.inputs.image_preprocessing import as_model_input, as_rgb
+from qkv.pipelines.inputs.text_inputs import inference_batch_size
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import DecoderPipeline, DecoderTokens, one_or_many
-from qkv.pipelines.text_inputs import inference_batch_size
 from qkv.runtime.files import open_regular
 from qkv.types import Float, Tensor
 

@@ -9,8 +9,8 @@ import torch
 
 from qkv.datasets.batching import BatchSize
 from qkv.nn.interfaces import TextEncoder
+from qkv.pipelines.inputs.text_inputs import IGNORE, AnyExampleEncoder, Example, inference_batch_size, iter_batches
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
-from qkv.pipelines.text_inputs import IGNORE, AnyExampleEncoder, Example, inference_batch_size, iter_batches
 from qkv.types import Float, Tensor
 
 

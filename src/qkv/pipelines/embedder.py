@@ -10,8 +10,8 @@ from qkv.errors import InputError
 from qkv.models.bert import Bert
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts
+from qkv.pipelines.inputs.text_inputs import inference_batch_size, iter_batches
 from qkv.pipelines.pipeline import TextPipeline, require_text
-from qkv.pipelines.text_inputs import inference_batch_size, iter_batches
 from qkv.registry import nearest
 from qkv.types import Float, Int, Tensor
 

@@ -25,8 +25,8 @@ from qkv.generation import (
     stream,
 )
 from qkv.nn.interfaces import LanguageModel
+from qkv.pipelines.inputs.text_inputs import inference_batch_size
 from qkv.pipelines.pipeline import DecoderPipeline, one_or_many
-from qkv.pipelines.text_inputs import inference_batch_size
 from qkv.tokenizers import Encoding, Tokenizer
 
 INCOMPLETE = "\ufffd"  # decoded from a part of the bytes of a character

@@ -13,9 +13,9 @@ from qkv.datasets.formats.images import read_image
 from qkv.errors import InputError
 from qkv.models.vit import ViT
 from qkv.pipelines.classifier import Classification
-from qkv.pipelines.image_preprocessing import pixel_scale
+from qkv.pipelines.inputs.image_preprocessing import pixel_scale
+from qkv.pipelines.inputs.text_inputs import inference_batch_size
 from qkv.pipelines.pipeline import Pipeline, one_or_many
-from qkv.pipelines.text_inputs import inference_batch_size
 
 BATCH_SIZE = 64  # if none is given
 

@@ -11,8 +11,8 @@ import torch
 from qkv.config import require
 from qkv.errors import InputError
 from qkv.models.bert import MLM_HEADS, Bert
+from qkv.pipelines.inputs.text_inputs import IGNORE, Example, inference_batch_size, iter_batches
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
-from qkv.pipelines.text_inputs import IGNORE, Example, inference_batch_size, iter_batches
 from qkv.tokenizers.wordpiece import CONTINUATION
 
 MASKS = ("[MASK]", "<mask>")  # accepted in addition to the tokenizer's own spelling

@@ -10,10 +10,17 @@ from qkv.datasets.examples.tagged import Tagged
 from qkv.datasets.examples.trees import MAX_DEPTH, MAX_SYMBOL, MAX_WORDS, Tree, escape_brackets
 from qkv.errors import InputError
 from qkv.generation import BracketGrammar, GenerationConfig, Hypothesis
+from qkv.pipelines.inputs.tree_inputs import (
+    DependencyTree,
+    ParsedSentence,
+    WordPair,
+    parsed_encoding,
+    with_trees,
+    word_starts,
+)
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import one_or_many
 from qkv.pipelines.translator import Source, Translator
-from qkv.pipelines.tree_inputs import DependencyTree, ParsedSentence, WordPair, parsed_encoding, with_trees, word_starts
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.words import split_words
 

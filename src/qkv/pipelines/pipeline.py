@@ -16,7 +16,7 @@ from qkv.generation import DType, Engine, EngineCache, PackedWeights
 from qkv.hub import load_as
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.quantized import is_quantized
-from qkv.pipelines.text_inputs import AnyExampleEncoder, build_example_encoder
+from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, build_example_encoder
 from qkv.runtime.device import pick_device
 from qkv.tokenizers import Tokenizer
 

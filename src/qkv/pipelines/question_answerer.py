@@ -9,9 +9,15 @@ from qkv.config import require
 from qkv.datasets.examples.squad import Question
 from qkv.errors import InputError
 from qkv.models.bert import Bert
+from qkv.pipelines.inputs.text_inputs import ExampleEncoder, inference_batch_size
+from qkv.pipelines.inputs.windows import (
+    MAX_ANSWER_TOKENS,
+    SpanPredictions,
+    make_windows,
+    max_question_tokens,
+    predict_spans,
+)
 from qkv.pipelines.pipeline import TextPipeline, one_or_many
-from qkv.pipelines.text_inputs import ExampleEncoder, inference_batch_size
-from qkv.pipelines.windows import MAX_ANSWER_TOKENS, SpanPredictions, make_windows, max_question_tokens, predict_spans
 
 
 @dataclass(frozen=True)

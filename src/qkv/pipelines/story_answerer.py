@@ -12,9 +12,9 @@ from qkv.datasets.examples.stories import StoryQuestion
 from qkv.datasets.tensor_batch import NamedTensors
 from qkv.errors import InputError
 from qkv.models.memory.memory_network import PADDING, MemoryNetwork
+from qkv.pipelines.inputs.text_inputs import IGNORE
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.pipelines.pipeline import Pipeline, one_or_many
-from qkv.pipelines.text_inputs import IGNORE
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
 from qkv.types import Float, Int, Tensor

@@ -12,8 +12,7 @@ from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
 from qkv.metrics.tag_metrics import are_entity_tags, entities
 from qkv.nn.interfaces import TextEncoder
-from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
-from qkv.pipelines.text_inputs import (
+from qkv.pipelines.inputs.text_inputs import (
     IGNORE,
     AnyExampleEncoder,
     Example,
@@ -21,7 +20,8 @@ from qkv.pipelines.text_inputs import (
     inference_batch_size,
     iter_batches,
 )
-from qkv.pipelines.tree_inputs import DependencyTree, reads_trees, require_heads
+from qkv.pipelines.inputs.tree_inputs import DependencyTree, reads_trees, require_heads
+from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
 from qkv.runtime.text import printable
 from qkv.tokenizers.tokenizer import Span
 from qkv.tokenizers.words import split_words

@@ -27,10 +27,8 @@ from qkv.generation import (
 )
 from qkv.nn.copying import record_copying
 from qkv.nn.interfaces import EncoderDecoder
-from qkv.pipelines.output import NO_COPYING, Answer, AttentionMap, AttentionMaps
-from qkv.pipelines.pipeline import DecoderPipeline, DecoderTokens, one_or_many
-from qkv.pipelines.text_inputs import MAX_BATCH_TOKENS, inference_batch_size
-from qkv.pipelines.tree_inputs import (
+from qkv.pipelines.inputs.text_inputs import MAX_BATCH_TOKENS, inference_batch_size
+from qkv.pipelines.inputs.tree_inputs import (
     DependencyTree,
     ParsedPair,
     parsed_encoding,
@@ -39,6 +37,8 @@ from qkv.pipelines.tree_inputs import (
     tree_arguments,
     with_trees,
 )
+from qkv.pipelines.output import NO_COPYING, Answer, AttentionMap, AttentionMaps
+from qkv.pipelines.pipeline import DecoderPipeline, DecoderTokens, one_or_many
 from qkv.runtime.text import printable
 from qkv.tokenizers import Encoding
 

@@ -24,7 +24,7 @@ from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.elmo import Elmo
 from qkv.nn.losses import linear_cross_entropy, token_cross_entropy
-from qkv.pipelines.text_inputs import WordExampleEncoder
+from qkv.pipelines.inputs.text_inputs import WordExampleEncoder
 from qkv.registry import register
 from qkv.tasks.base.task import LOSS, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer, WordTokenizer

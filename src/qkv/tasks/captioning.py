@@ -20,7 +20,7 @@ from qkv.metrics.text_metrics import caption_scores
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import GREEDY, Captioner
-from qkv.pipelines.image_preprocessing import as_model_input
+from qkv.pipelines.inputs.image_preprocessing import as_model_input
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
 from qkv.tasks.base.task import LOSS, Evaluation, Pixels, Sample, Task, TaskConfig, random_batches

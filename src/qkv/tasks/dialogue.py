@@ -28,9 +28,9 @@ from qkv.metrics.dialogue_metrics import DISTINCT_SIGNATURE, distinct
 from qkv.models.gpt2 import GPT2
 from qkv.nn.losses import token_cross_entropy
 from qkv.pipelines.chat_bot import MIN_HISTORY_TOKENS, ChatBot
-from qkv.pipelines.text_inputs import Example, iter_batches
+from qkv.pipelines.inputs.text_inputs import Example, iter_batches
+from qkv.pipelines.inputs.tree_inputs import reads_trees
 from qkv.pipelines.translator import GREEDY
-from qkv.pipelines.tree_inputs import reads_trees
 from qkv.registry import register
 from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task, perplexity
 from qkv.tasks.base.train_config import TrainConfig

@@ -19,7 +19,7 @@ from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.models.snail import SNAIL
-from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.pipelines.inputs.image_preprocessing import scale_pixels
 from qkv.registry import register
 from qkv.tasks.base.task import ACCURACY, LOSS, Evaluation, Pixels, Task, TaskConfig
 from qkv.tasks.image_classification import PixelCache, shift_crop

@@ -14,7 +14,7 @@ from qkv.datasets.formats.images import LabeledImages
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.models.vit import ViT
-from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.pipelines.inputs.image_preprocessing import scale_pixels
 from qkv.registry import register
 from qkv.tasks.base.task import ACCURACY, LOSS, Pixels, Task, TaskConfig, random_batches
 from qkv.types import Bool, Float, Int, Shaped, Tensor

@@ -17,9 +17,9 @@ from qkv.metrics import Metric
 from qkv.metrics.bracket_metrics import bracket_scores
 from qkv.metrics.tag_metrics import tag_accuracy
 from qkv.nn.interfaces import EncoderDecoder
+from qkv.pipelines.inputs.tree_inputs import ParsedSentence, parsed_ids
 from qkv.pipelines.parser import Parse, Parser, sentence_pair, terminals
 from qkv.pipelines.translator import GREEDY
-from qkv.pipelines.tree_inputs import ParsedSentence, parsed_ids
 from qkv.registry import register
 from qkv.tasks.base.task import LOSS, Evaluation, Sample, train_tokenizer
 from qkv.tasks.translation import MISTAKES, TranslationConfig, TranslationTask

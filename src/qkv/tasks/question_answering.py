@@ -9,8 +9,8 @@ from qkv.datasets.examples.squad import Question
 from qkv.metrics import Metric
 from qkv.metrics.squad_metrics import answer_f1, exact_answers
 from qkv.models.bert import Bert
-from qkv.pipelines.text_inputs import ExampleEncoder
-from qkv.pipelines.windows import (
+from qkv.pipelines.inputs.text_inputs import ExampleEncoder
+from qkv.pipelines.inputs.windows import (
     WindowBatch,
     collate,
     log_probabilities,

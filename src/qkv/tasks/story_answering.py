@@ -18,8 +18,8 @@ from qkv.metrics import Metric
 from qkv.models.memory.memory_network import MemoryNetwork
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
+from qkv.pipelines.inputs.text_inputs import IGNORE, Example
 from qkv.pipelines.story_answerer import EncodedStory, StoryEncoder, answer_logits
-from qkv.pipelines.text_inputs import IGNORE, Example
 from qkv.registry import register
 from qkv.tasks.base.example_task import ExampleTask
 from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task

@@ -11,9 +11,9 @@ from qkv.datasets.examples.tagged import Tagged
 from qkv.metrics import Metric
 from qkv.metrics.tag_metrics import are_entity_tags, entity_f1, tag_accuracy
 from qkv.nn.interfaces import TextEncoder
+from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, Example, iter_batches
+from qkv.pipelines.inputs.tree_inputs import reads_trees, require_heads
 from qkv.pipelines.tagger import EncodedSentences, encode_sentences, predict_tags
-from qkv.pipelines.text_inputs import AnyExampleEncoder, Example, iter_batches
-from qkv.pipelines.tree_inputs import reads_trees, require_heads
 from qkv.registry import register
 from qkv.tasks.base.task import Sample
 from qkv.tasks.base.text_encoder_task import TextEncoderTask, total_loss

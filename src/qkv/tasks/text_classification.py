@@ -10,7 +10,7 @@ from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
-from qkv.pipelines.text_inputs import IGNORE, Example
+from qkv.pipelines.inputs.text_inputs import IGNORE, Example
 from qkv.registry import register
 from qkv.runtime.text import printable
 from qkv.tasks.base.task import Sample

@@ -37,10 +37,7 @@ from qkv.metrics.text_metrics import (
 )
 from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.losses import alignment_loss, mean_cross_entropy, token_cross_entropy
-from qkv.pipelines.output import Answer
-from qkv.pipelines.pipeline import DecoderTokens
-from qkv.pipelines.translator import GREEDY, Translator
-from qkv.pipelines.tree_inputs import (
+from qkv.pipelines.inputs.tree_inputs import (
     ParsedPair,
     parsed_ids,
     reads_trees,
@@ -48,6 +45,9 @@ from qkv.pipelines.tree_inputs import (
     tree_arguments,
     with_trees,
 )
+from qkv.pipelines.output import Answer
+from qkv.pipelines.pipeline import DecoderTokens
+from qkv.pipelines.translator import GREEDY, Translator
 from qkv.registry import register
 from qkv.runtime.text import printable
 from qkv.tasks.base.lead import lead_scores

@@ -166,7 +166,7 @@ def answer(
 
     from qkv.hub.model_folder import ModelFolder, locate
     from qkv.models.memory.memory_network import MemoryNetwork
-    from qkv.pipelines.windows import MAX_ANSWER_TOKENS
+    from qkv.pipelines.inputs.windows import MAX_ANSWER_TOKENS
 
     settings = {"max_answer_tokens": max_answer_tokens, "stride": stride, "batch_size": batch_size}
     if not issubclass(ModelFolder(locate(run)).network, MemoryNetwork):

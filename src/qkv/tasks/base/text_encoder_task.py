@@ -9,8 +9,7 @@ from torch.nn import functional as F
 from qkv.config import Rate
 from qkv.datasets.batching import BatchSize, shuffled_batches
 from qkv.nn.interfaces import TextEncoder
-from qkv.pipelines.tagger import label_logits
-from qkv.pipelines.text_inputs import (
+from qkv.pipelines.inputs.text_inputs import (
     IGNORE,
     AnyExampleEncoder,
     Example,
@@ -19,6 +18,7 @@ from qkv.pipelines.text_inputs import (
     collate,
     collate_padded,
 )
+from qkv.pipelines.tagger import label_logits
 from qkv.tasks.base.task import ACCURACY, LOSS, Task, TaskConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor

@@ -15,7 +15,7 @@ from qkv.config import require
 from qkv.datasets.batching import BatchSize, batch_by_length, round_up
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
-from qkv.pipelines.tree_inputs import EMPTY_TREE, DependencyTree, tree_positions
+from qkv.pipelines.inputs.tree_inputs import EMPTY_TREE, DependencyTree, tree_positions
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.characters import CharacterIds, WordTable
 from qkv.tokenizers.sentences import split_sentences

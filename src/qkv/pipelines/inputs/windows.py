@@ -19,7 +19,7 @@ from qkv.datasets.batching import BatchSize, batch_by_length
 from qkv.datasets.examples.squad import Passage, Question
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.models.bert import Bert
-from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
+from qkv.pipelines.inputs.text_inputs import IGNORE, ExampleEncoder
 from qkv.tokenizers import Tokenizer
 from qkv.types import Bool, Float, Int, Tensor
 

@@ -64,10 +64,10 @@ def test_commands_and_options() -> None:
         ],
         "translate": [
             "--align", "--align-level", "--alignment-threshold", "--batch-size", "--coverage-penalty", "--device",
-            "--do-sample", "--dtype", "--exact", "--input", "--json", "--length-penalty", "--max-new-tokens",
-            "--min-new-tokens", "--num-beams", "--num-return-sequences", "--output", "--overwrite", "--page",
-            "--prefix", "--ray", "--ray-address", "--resume", "--seed", "--strict", "--temperature", "--top-k",
-            "--top-p", "--verbose", "--workers", "-v",
+            "--do-sample", "--dtype", "--exact", "--input", "--json", "--length-penalty", "--mark-copied",
+            "--max-new-tokens", "--min-new-tokens", "--num-beams", "--num-return-sequences", "--output", "--overwrite",
+            "--page", "--prefix", "--ray", "--ray-address", "--resume", "--seed", "--strict", "--target", "--temperature",
+            "--top-k", "--top-p", "--verbose", "--workers", "-v",
         ],
         "generate": [
             "--assistant-model", "--batch-size", "--device", "--document", "--dtype", "--input", "--json",
@@ -109,6 +109,7 @@ def test_commands_and_options() -> None:
         "models": ["--json"],
         "models show": ["--json"],
         "data list": ["--data-dir", "--json"],
+        "data baseline": ["--data-dir", "--json", "--output", "--sentences", "--split"],
         "data prepare": ["--data", "--json", "--rebuild", "--set", "--verify", "--workers"],
         "data shards": ["--json"],
         "data fetch": ["--data-dir", "--json"],
@@ -336,6 +337,7 @@ DATASETS = [
     "imdb", "movie_reviews", "tagged", "ud_english_ewt", "wnut17", "questions", "copy", "repeat_copy", "recall",
     "fashion_mnist", "shapes", "emoji", "flickr8k", "coco", "omniglot", "audiomnist8k", "fsdd", "speech", "bandits",
     "nottingham", "python_stdlib", "trees", "gum", "ptb_sample", "chitchat",
+    "babi", "squadshifts", "samsum", "multi30k_multilingual",
 ]  # fmt: skip
 
 

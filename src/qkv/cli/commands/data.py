@@ -122,7 +122,7 @@ def features(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Compute the features of a dataset's images with a pretrained network, once.
+    """Compute the features of images, once for all runs.
 
     Recipes with data.backbone read them from the cache, or from the file that data.features names.
     """

@@ -66,8 +66,8 @@ def test_commands_and_options() -> None:
             "--align", "--align-level", "--alignment-threshold", "--batch-size", "--coverage-penalty", "--device",
             "--do-sample", "--dtype", "--exact", "--input", "--json", "--length-penalty", "--mark-copied",
             "--max-new-tokens", "--min-new-tokens", "--num-beams", "--num-return-sequences", "--output", "--overwrite",
-            "--page", "--prefix", "--ray", "--ray-address", "--resume", "--seed", "--strict", "--target", "--temperature",
-            "--top-k", "--top-p", "--verbose", "--workers", "-v",
+            "--page", "--prefix", "--ray", "--ray-address", "--resume", "--seed", "--strict", "--target",
+            "--temperature", "--top-k", "--top-p", "--verbose", "--workers", "-v",
         ],
         "generate": [
             "--assistant-model", "--batch-size", "--device", "--document", "--dtype", "--input", "--json",

@@ -92,11 +92,10 @@ def translate(
 ) -> None:
     """Translate texts from arguments, a file or stdin.
 
-    Files and standard input contain one text per line; *.conllu files provide words and the heads required by models
-    with tree positions. With --json, each output is an object with its score and its alignment: for each target token,
-    a row of weights over the source tokens. A model that copies also gives the probability that each token was copied
-    ("copied"). --align pharaoh appends a tab and pairs of word indices such as 0-0 2-1.
-    A file of any length is translated into --output, each file of a folder into the folder --output (see --resume).
+    Inputs have one text per line; *.conllu files provide words and the heads required by models with tree positions.
+    With --json, each output is an object with its score and, for each target token, its alignment (weights over the
+    source tokens) and the probability of a copy if the model copies. --align pharaoh appends a tab and pairs of word
+    indices such as 0-0 2-1. A file or folder of any size is translated into --output (see --resume).
     """
     from qkv.generation import GenerationConfig
 
@@ -105,33 +104,17 @@ def translate(
         coverage_penalty=coverage_penalty, exact=exact, min_new_tokens=min_new_tokens, max_new_tokens=max_new_tokens,
         sampling=_sampling(do_sample, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
     )  # fmt: skip
-    alignment = _parse_alignment(align, align_level, alignment_threshold, json=json)
+    alignment = _parse_alignment(align, align_level, alignment_threshold, json=json, mark_copied=mark_copied)
     placement = WorkerOptions(workers, ray, ray_address)
     files = bulk_files(text, file, output, page, resume=resume, overwrite=overwrite, strict=strict, workers=placement)
     sources: list[Any] = [] if files else read_conllu(text, file) or read_texts(text, file, strict=strict)
-    if mark_copied and json:
-        raise InputError("--mark-copied cannot be combined with --json, which has the probabilities of copies")
-    attention = alignment.form != "none" or page is not None or mark_copied
-    required = align not in (None, "none")
     job = TranslationJob(
-        run,
-        device,
-        dtype.value,
-        config,
-        batch_size,
-        json,
-        CHUNK,
-        prefix,
-        target,
-        attention,
-        alignment,
-        required,
-        mark_copied,
-    )
+        run, device, dtype.value, config, batch_size, json, CHUNK, prefix, target, alignment,
+        alignment.form != "none" or page is not None or mark_copied, align not in (None, "none"), mark_copied,
+    )  # fmt: skip
     if files:
-        decode_files(files, job, verbose=verbose)
-    else:
-        _translate_all(job, sources, output, page, verbose=verbose)
+        return decode_files(files, job, verbose=verbose)
+    _translate_all(job, sources, output, page, verbose=verbose)
 
 
 @dataclass(frozen=True)
@@ -141,8 +124,8 @@ class TranslationJob(DecodeJob):
     label: ClassVar = "translating"
     prefix: str
     target: str | None
-    attention: bool
     alignment: "Alignment"
+    attention: bool
     requires_alignment: bool
     mark_copied: bool
 
@@ -267,8 +250,12 @@ class Alignment:
         return [_rounded(row) for row in attention.average]
 
 
-def _parse_alignment(form: str | None, level: str | None, threshold: float | None, *, json: bool) -> Alignment:
-    """Validate the alignment options and fill in their defaults."""
+def _parse_alignment(
+    form: str | None, level: str | None, threshold: float | None, *, json: bool, mark_copied: bool
+) -> Alignment:
+    """Validate the options of alignments and copies, and fill in the defaults of alignments."""
+    if mark_copied and json:
+        raise InputError("--mark-copied cannot be combined with --json, which has the probabilities of copies")
     for name, value, choices in (("--align", form, ALIGNMENTS), ("--align-level", level, LEVELS)):
         if value is not None and value not in choices:
             raise InputError(f"{name}: unknown value {value}{nearest(value, choices)}")

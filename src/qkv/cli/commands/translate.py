@@ -92,10 +92,9 @@ def translate(
 ) -> None:
     """Translate texts from arguments, a file or stdin.
 
-    Inputs have one text per line; *.conllu files provide words and the heads required by models with tree positions.
-    With --json, each output is an object with its score and, for each target token, its alignment (weights over the
-    source tokens) and the probability of a copy if the model copies. --align pharaoh appends a tab and pairs of word
-    indices such as 0-0 2-1. A file or folder of any size is translated into --output (see --resume).
+    Inputs have one text per line; *.conllu files have the heads that models with tree positions require. With --json,
+    each output has its score and, for each target token, its weights over the source tokens and the probability that it
+    was copied. --align pharaoh appends pairs of word indices (0-0 2-1). See --resume for files and folders of any size.
     """
     from qkv.generation import GenerationConfig
 

@@ -75,7 +75,7 @@ def lookup(kind: str, name: str) -> type[Any]:
 def unknown(kind: str, name: object) -> str:
     """Return the error message for a name that is not registered."""
     hint = nearest(str(name), registered(kind))
-    return f"unknown {kind} {name!r:.200}{hint}; if a plug-in registers it, pass --plugin FILE"
+    return f"unknown {kind} {name!r:.100}{hint}; if a plug-in registers it, pass --plugin FILE"
 
 
 def describe(cls: type[Any]) -> str:

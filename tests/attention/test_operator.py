@@ -251,7 +251,7 @@ class TestBackends:
 
     def test_unknown_backends_list_the_known_ones(self):
         x = torch.randn(1, 1, 3, 4)
-        with pytest.raises(InputError, match="auto, sdpa, flex, triton, reference"):
+        with pytest.raises(InputError, match="auto, sdpa, flex, triton, gather, reference"):
             attend(x, x, x, backend="flash")
 
 

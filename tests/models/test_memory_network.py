@@ -121,6 +121,17 @@ def test_word_order_matters_only_with_position_encoding():
     torch.testing.assert_close(without(story, question, lengths), without(swapped, question, lengths))
 
 
+def test_gaps_in_time_do_not_depend_on_padding():
+    model = build(time_noise=0.9, max_memories=20).train()  # 0.9: nearly every sentence has a gap
+    lengths = torch.tensor([1, 2, 12])
+    for seed in range(20):
+        torch.manual_seed(seed)
+        ages = model._ages(lengths, 12)
+        for row, length in enumerate(lengths.tolist()):
+            assert ages[row, length - 1] <= 1  # at most the gap after the latest sentence
+            assert ages[row, 0] <= 2 * length - 1
+
+
 def test_time_noise_leaves_gaps_in_training_only():
     model, lengths = build(time_noise=0.5), torch.tensor([3, 1])
     exact = model._ages(lengths, 3)

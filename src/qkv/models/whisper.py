@@ -136,7 +136,9 @@ class Whisper(EncoderDecoder[Memory, State]):
     def encode(self, source: Source, source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
         """Encode windows of features; all have one length, so there are no `source_lengths`."""
         frames = STRIDE * self.config.positions
-        if source.shape[1:] != (frames, self.config.mels) or source_lengths is not None:
+        if source_lengths is not None:
+            raise ShapeError(f"Whisper takes no source_lengths: all windows have {frames} frames")
+        if source.shape[1:] != (frames, self.config.mels):
             raise ShapeError(f"expected windows [batch, {frames}, {self.config.mels}], got {list(source.shape)}")
         features = source.to(self.conv1.weight.dtype).transpose(1, 2)
         x = F.gelu(self.conv2(F.gelu(self.conv1(features)))).transpose(1, 2)

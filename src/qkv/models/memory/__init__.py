@@ -1,1 +1,1 @@
-"""Models of sequences of vectors with an external memory, and their baseline; one file each."""
+"""Models with a memory: memory networks, neural Turing machines, and an LSTM as baseline; one file each."""

@@ -48,7 +48,7 @@ class MemoryNetworkConfig(Config):
     max_memories: Size = 50  # maximum number of sentences; older ones are dropped
     tying: Literal["adjacent", "layerwise"] = "adjacent"  # which hops share their embeddings
     position_encoding: bool = True  # weight words by position; otherwise a sentence is a bag of words
-    time_noise: Rate = 0.1  # probability of a gap before each sentence of a training story
+    time_noise: Rate = 0.1  # probability of a gap after each sentence of a training story
     score: ScoreTerm = Term("score", "dot")  # score of the hops
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
@@ -142,10 +142,11 @@ class MemoryNetwork(Model):
 
     def _ages(self, lengths: Int[Tensor, "batch"], sentences: int) -> Int[Tensor, "batch sentences"]:
         """Return the number of sentences after each one, with random gaps in training."""
-        ages = (lengths[:, None] - 1 - torch.arange(sentences, device=lengths.device)).clamp(min=0)
+        numbers = torch.arange(sentences, device=lengths.device)
+        ages = (lengths[:, None] - 1 - numbers).clamp(min=0)
         if self.training and self.config.time_noise:
             gaps = torch.rand(ages.shape, device=ages.device) < self.config.time_noise
-            ages = ages + gaps.flip(1).cumsum(dim=1).flip(1)
+            ages = ages + (gaps & (numbers < lengths[:, None])).flip(1).cumsum(dim=1).flip(1)
         return ages.clamp(max=self.config.max_memories - 1)
 
     @property

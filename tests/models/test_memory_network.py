@@ -17,7 +17,8 @@ QUESTIONS = [[5, 3], [4], [10, 3, 6]]
 
 def build(**config: object) -> MemoryNetwork:
     torch.manual_seed(0)
-    model = MemoryNetwork(MemoryNetworkConfig(vocab_size=11, labels=4, dim=5, max_memories=4, **config)).double()
+    sizes = {"vocab_size": 11, "labels": 4, "dim": 5, "max_memories": 4}
+    model = MemoryNetwork(MemoryNetworkConfig(**(sizes | config))).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     return model.eval()

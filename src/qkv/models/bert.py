@@ -164,7 +164,7 @@ class Bert(TextEncoder):
     ) -> Float[Tensor, "batch length dim"]:
         """Return h_L of each token. `segments` default to 0; positions beyond a row's length are masked.
 
-        `mask` masks further positions: left-padded batches use `mask=~Prefix(padding)`.
+        `mask` masks further positions. Heads that read the first token need right padding (`lengths`).
         """
         check_tree_input(self.config.tree, tree)
         if lengths is not None:

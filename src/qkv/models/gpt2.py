@@ -60,7 +60,7 @@ class GPT2Config(Config):
     norm: Norm = "pre"  # layer normalization before each sub-layer, after each sum, or none
     residual: bool = True  # add the input of each sub-layer to its output
     ffn: FFN = "position_wise"  # feed-forward networks, or none
-    causal: bool = True  # whether tokens attend to previous ones only; otherwise they see what to predict
+    causal: bool = True  # whether tokens attend to no later ones; otherwise they can see the token to predict
     has_end_token: bool = False  # whether training texts end with an end token, at which `qkv generate` stops
 
     @property

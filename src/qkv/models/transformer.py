@@ -68,7 +68,7 @@ class TransformerConfig(Config):
     norm: Norm = "pre"  # layer normalization before each sub-layer, after each sum, or none
     residual: bool = True  # add the input of each sub-layer to its output
     ffn: FFN = "position_wise"  # feed-forward networks, or none
-    causal: bool = True  # whether target tokens attend to previous ones only; otherwise they see what to predict
+    causal: bool = True  # whether target tokens attend to no later ones; otherwise they see the token to predict
     activation: Activation = "relu"  # of the feed-forward networks
     score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights

@@ -24,7 +24,7 @@ def test_dates_recipes_reach_their_accuracy_and_speed(name, exact, alignment, se
     trained = qkv("train", name, "--output", tmp_path / "run")
     report = qkv("evaluate", tmp_path / "run")
     assert report["split"] == "test"
-    assert report["pairs"] == 2000
+    assert report["size"] == 2000
     assert report["exact"] >= exact
     assert report["alignment"] >= alignment
     assert trained["seconds"] <= seconds

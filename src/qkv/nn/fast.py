@@ -8,7 +8,6 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ CHUNK = 2**20  # logits per chunk of the cross-entropy on the CPU, so that inter
 LINEAR_CHUNK = 2**29  # logits per chunk of the linear cross-entropy on a GPU
 
 _enabled = os.environ.get("QKV_FAST", "1") != "0"
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def enabled() -> bool:
@@ -73,6 +73,19 @@ def gelu(x: Float[Tensor, "*shape"], approximate: str = "none") -> Float[Tensor,
     if _enabled and x.device.type == "cpu" and x.requires_grad:
         return F.gelu(at_least_float32(x), approximate=approximate).to(x.dtype)
     return F.gelu(x, approximate=approximate)
+
+
+def linear_gelu(
+    linear: nn.Module, x: Float[Tensor, "*batch inputs"], approximate: str = "none"
+) -> Float[Tensor, "*batch outputs"]:
+    """`gelu(linear(x))`; on a GPU, the backward of GELU also computes the gradient of the bias."""
+    if not _enabled or not x.is_cuda or not torch.is_grad_enabled() or not isinstance(linear, nn.Linear):
+        return gelu(linear(x), approximate)
+    if linear.bias is None or linear.weight.dtype == torch.float64 or not has_triton():
+        return gelu(linear(x), approximate)
+    from qkv.nn.kernels.gelu_kernels import gelu_of_linear
+
+    return gelu_of_linear(F.linear(x, linear.weight, linear.bias.detach()), linear.bias, tanh=approximate == "tanh")
 
 
 # GRU: r, z = sigmoid(W x + U h),   n = tanh(W x + r * U h),   h' = (1 - z) n + z h.
@@ -420,10 +433,9 @@ def _cross_entropy_rows(
     return loss
 
 
-@cache
 def has_triton() -> bool:
     """Return whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
+    return _HAS_TRITON
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

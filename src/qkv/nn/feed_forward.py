@@ -7,7 +7,7 @@ from typing import Literal
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.nn.fast import Dropout, gelu
+from qkv.nn.fast import Dropout, gelu, linear_gelu
 from qkv.types import Float, Tensor
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
@@ -18,6 +18,15 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,  # x sigmoid(x), also "swish" (Elfwing et al. 2018)
     "tanh": F.tanh,
 }
+
+
+def linear_activation(
+    linear: nn.Module, x: Float[Tensor, "batch length inputs"], activation: Activation
+) -> Float[Tensor, "batch length outputs"]:
+    """f(W x + b)."""
+    if activation in ("gelu", "gelu_tanh"):
+        return linear_gelu(linear, x, "tanh" if activation == "gelu_tanh" else "none")
+    return ACTIVATIONS[activation](linear(x))
 
 
 class FeedForward(nn.Module):
@@ -31,7 +40,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch length dim"]:
-        return self.down_proj(self.dropout(ACTIVATIONS[self.activation](self.up_proj(x))))
+        return self.down_proj(self.dropout(linear_activation(self.up_proj, x, self.activation)))
 
 
 class GatedFeedForward(nn.Module):

@@ -115,10 +115,10 @@ def test_mixup_mixes_pictures_and_losses():
     batch, padded = task.batch(rows), task.batch(rows, padded_to_shape=True)
     assert ((batch.mix > 0) & (batch.mix < 1)).all()
     assert torch.equal(batch.mix, task.batch(rows).mix)
-    images, terms = task.images(batch), []
+    pixels, terms = scale_pixels(torch.from_numpy(task.train.pixels[rows])), []
     for row, other in ((0, 1), (1, 0)):
         weight = batch.mix[row]
-        logits = model((weight * images[row] + (1 - weight) * images[other])[None])
+        logits = model((weight * pixels[row] + (1 - weight) * pixels[other])[None])
         of = [F.cross_entropy(logits, batch.labels[[index]], label_smoothing=0.1) for index in (row, other)]
         terms.append(weight * of[0] + (1 - weight) * of[1])
     torch.testing.assert_close(task.loss(model, batch), torch.stack(terms).mean())

@@ -32,7 +32,9 @@ class PictureBatch(TensorBatch):
     mirrored: Bool[Tensor, "batch"]
     cutouts: Int[Tensor, "batch 2"]  # top left corner of the square that is blanked out
     distortions: Float[Tensor, "batch 2 2"]  # linear maps of the pixel positions
-    mix: Float[Tensor, "batch"]  # weight of each picture in its mixture with another one
+    mix: Float[Tensor, "batch"]  # weight of each picture in its mixture with a partner
+    partners: Int[Tensor, "batch"]  # indices of the partners
+    partner_labels: Int[Tensor, "batch"]
     tokens: int  # number of pictures
 
     def count_tokens(self) -> int:
@@ -115,7 +117,8 @@ class ImageClassificationTask(Task):
         batch = PictureBatch(
             torch.tensor(rows), torch.from_numpy(self.train.labels[rows]), torch.ones(count, dtype=torch.long),
             offsets, mirrored, cutouts, random_maps((count,), self.options.distort, generator),
-            self._mix_weights(count, rows[0]), count,
+            self._mix_weights(count, rows[0]), torch.tensor(rows).flip(0),
+            torch.from_numpy(self.train.labels[rows]).flip(0), count,
         )  # fmt: skip
         missing = self.train_config.batch_size - count if padded_to_shape else 0
         if missing <= 0:
@@ -134,21 +137,22 @@ class ImageClassificationTask(Task):
 
     def images(self, batch: PictureBatch) -> Float[Tensor, "batch channels height width"]:
         """Augmented pictures of a batch, as numbers from -1 to 1."""
-        pixels = shift_crop(self.pixel_cache.gather(batch.rows), self.options.shift, batch.offsets)
+        pixels = self.pixel_cache.gather(batch.rows)
+        if self.options.mixup:
+            partners = self.pixel_cache.gather(batch.partners).float()
+            pixels = torch.lerp(partners, pixels.float(), batch.mix[:, None, None, None])
+        pixels = shift_crop(pixels, self.options.shift, batch.offsets)
         pixels = torch.where(batch.mirrored[:, None, None, None], pixels.flip(-1), pixels)
         if self.options.distort:
             pixels = distort(pixels, batch.distortions)
         return scale_pixels(cutout(pixels, self.options.cutout, batch.cutouts))
 
     def loss(self, model: ViT, batch: PictureBatch) -> Float[Tensor, ""]:
-        images, partner = self.images(batch), partners(batch.valid)
-        if self.options.mixup:  # w x + (1 - w) x', and the same mixture of the losses
-            images = torch.lerp(images[partner], images, batch.mix[:, None, None, None])
-        logits = model(images).float()
+        logits = model(self.images(batch)).float()
         cross_entropy = partial(F.cross_entropy, label_smoothing=self.options.label_smoothing, reduction="none")
         losses = cross_entropy(logits, batch.labels)
         if self.options.mixup:
-            losses = torch.lerp(cross_entropy(logits, batch.labels[partner]), losses, batch.mix)
+            losses = torch.lerp(cross_entropy(logits, batch.partner_labels), losses, batch.mix)
         return (losses * batch.valid).sum() / batch.valid.sum()
 
     @torch.inference_mode()
@@ -175,12 +179,6 @@ def shift_crop(
     rows = offsets[:, 0, None] + torch.arange(height, device=pixels.device)
     columns = offsets[:, 1, None] + torch.arange(width, device=pixels.device)
     return padded[row, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
-
-
-def partners(valid: Int[Tensor, "batch"]) -> Int[Tensor, "batch"]:
-    """Pair each valid row of a batch with another one, in reverse order; the valid rows come first."""
-    count = valid.sum().clamp(min=1)
-    return (count - 1 - torch.arange(len(valid), device=valid.device)) % count
 
 
 def random_maps(shape: tuple[int, ...], most: float, generator: torch.Generator) -> Float[Tensor, "*shape 2 2"]:

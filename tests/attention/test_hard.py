@@ -473,3 +473,37 @@ class TestGather:
             with torch.autocast("cpu", torch.bfloat16):
                 output = attend(*tensors(), align=Hard().eval(), backend=backend).output
             assert output.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("done", [0.0, 0.1, 0.4, 1.0])
+def test_annealed_weights_move_from_the_softmax_to_the_choice_with_the_gradient_of_the_softmax(done):
+    torch.manual_seed(0)
+    scores = torch.randn(2, 2, 3, 5, dtype=torch.float64, requires_grad=True)
+    align = Hard("straight-through", anneal=0.4)
+    align.set_progress(done)
+    weights = choose(scores, align).weights
+    p = scores.softmax(dim=-1)
+    z = torch.nn.functional.one_hot(scores.argmax(dim=-1), 5)
+    hardness = min(1.0, done / 0.4)
+    torch.testing.assert_close(weights, (1 - hardness) * p + hardness * z)
+    if done == 1.0:
+        assert is_one_hot(weights)
+    factor = torch.randn_like(weights)
+    (grad,) = torch.autograd.grad((weights * factor).sum(), scores, retain_graph=True)
+    (expected,) = torch.autograd.grad((p * factor).sum(), scores)
+    torch.testing.assert_close(grad, expected)
+
+
+def test_annealed_attention_is_hard_in_evaluation_and_by_default():
+    scores = torch.randn(2, 2, 3, 5, requires_grad=True)
+    align = Hard("gumbel", anneal=0.5)
+    assert is_one_hot(choose(scores, align).weights)
+    align.set_progress(0.0)
+    assert not is_one_hot(choose(scores, align).weights)
+    assert is_one_hot(choose(scores, align.eval()).weights)
+    assert not align.state_dict()
+
+
+def test_anneal_is_a_fraction():
+    with pytest.raises(InputError, match="anneal"):
+        Hard(anneal=1.5)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import qkv
 from qkv.errors import InputError, ShapeError
-from qkv.models.vit import PRESETS, PatchEmbedding, ViT, ViTConfig
+from qkv.models.vit import PRESETS, PatchEmbedding, StochasticDepth, ViT, ViTConfig
 
 CONFIG = ViTConfig(classes=5, height=8, width=12, channels=2, patch=4, dim=12, layers=2, heads=3, ffn_dim=20)
 
@@ -269,3 +269,19 @@ def test_compiled_model_matches_eager_with_and_without_watch():
     assert set(seen) == set(expected)
     for layer, record in seen.items():
         torch.testing.assert_close(record.weights, expected[layer].weights)
+
+
+def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean():
+    torch.manual_seed(0)
+    layer, x = StochasticDepth(0.2), torch.ones(5000, 2, 3)
+    y = layer(x)
+    kept = y[:, 0, 0] > 0
+    torch.testing.assert_close(y, torch.where(kept, 1.25, 0.0)[:, None, None].expand_as(x))
+    assert abs(kept.float().mean() - 0.8) < 4 * (0.2 * 0.8 / 5000) ** 0.5
+    assert layer.eval()(x) is x
+
+
+def test_stochastic_depth_grows_with_the_block():
+    model = ViT(ViTConfig(height=8, width=8, patch=4, dim=16, layers=3, heads=2, ffn_dim=32, stochastic_depth=0.2))
+    layers = [[part.p for part in block.modules() if isinstance(part, StochasticDepth)] for block in model.encoder]
+    assert layers == [[], [0.1], [0.2]]

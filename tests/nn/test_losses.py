@@ -11,7 +11,13 @@ from torch.nn import functional as F
 from qkv.attention import Attend, Dot, Hard, hard
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.nn import fast
-from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import (
+    alignment_loss,
+    doubly_stochastic_loss,
+    mean_cross_entropy,
+    r_drop_loss,
+    token_cross_entropy,
+)
 
 PAD = 0
 
@@ -247,3 +253,21 @@ def test_a_batch_of_padding_has_zero_loss():
     model, targets = build(Hard("reinforce", baseline=None))
     loss = alignment_loss(model, model(), torch.full_like(targets, PAD), PAD)
     assert loss.item() == 0.0
+
+
+def test_r_drop_is_the_symmetric_divergence_of_both_halves():
+    logits, targets = example(3, 4, 7, torch.float64)
+    other = torch.randn(3, 4, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    twice = torch.cat((logits, other))
+    loss = r_drop_loss(twice, targets.repeat(2, 1), PAD)
+    terms = []
+    for row, column in itertools.product(range(3), range(4)):
+        if targets[row, column] != PAD:
+            p, q = (torch.distributions.Categorical(logits=x[row, column]) for x in (logits, other))
+            divergence = torch.distributions.kl_divergence
+            terms.append((divergence(p, q) + divergence(q, p)) / 4)
+    torch.testing.assert_close(loss, torch.stack(terms).mean())
+    assert torch.autograd.gradcheck(
+        lambda x: r_drop_loss(x, targets.repeat(2, 1), PAD), twice.detach().requires_grad_()
+    )
+    assert r_drop_loss(logits.repeat(2, 1, 1), targets.repeat(2, 1), PAD) == 0

@@ -79,6 +79,27 @@ def test_loss_is_that_of_the_query():
     torch.testing.assert_close(task.loss(model, batch), expected)
 
 
+def test_loss_of_all_queries_is_the_mean_over_episodes_with_one_of_them():
+    task = prepared(shots=2, all_queries=True)
+    model, batch = small(task), task.batch([3, 4])
+    assert batch.labels[:, -3:].tolist() == [[0, 1, 2], [0, 1, 2]]
+    pixels = torch.from_numpy(task.train.pixels).flatten(0, 1)[batch.pictures].float() / 127.5 - 1
+    losses = []
+    for query in range(3):
+        episode = torch.cat((pixels[:, :6], pixels[:, 6 + query : 7 + query]), dim=1)
+        losses.append(F.cross_entropy(model(episode, batch.labels[:, :6]), batch.labels[:, 6 + query]))
+    torch.testing.assert_close(task.loss(model, batch), torch.stack(losses).mean())
+
+
+def test_distorted_pictures_differ_and_are_reproducible():
+    plain, task = prepared(), prepared(distort=0.2)
+    model, batch = small(task), task.batch(range(4))
+    assert torch.equal(batch.pictures, plain.batch(range(4)).pictures)
+    assert torch.equal(batch.distortions, task.batch(range(4)).distortions)
+    assert (batch.distortions - torch.eye(2)).abs().max() <= 0.2
+    assert task.loss(model, batch) != plain.loss(model, plain.batch(range(4)))
+
+
 def test_pictures_of_an_episode_are_shifted_independently():
     task = prepared(shift=2)
     batch = task.batch(range(16))

@@ -14,7 +14,7 @@ from qkv.datasets.formats.images import LabeledImages
 from qkv.models.vit import ViT, ViTConfig
 from qkv.pipelines.inputs.image_preprocessing import scale_pixels
 from qkv.registry import lookup
-from qkv.tasks.image_classification import ImageClassificationTask, cutout, shift_crop
+from qkv.tasks.image_classification import ImageClassificationTask, cutout, distort, shift_crop
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 from tests.tasks.settings import prepare
@@ -68,7 +68,7 @@ def test_a_padded_batch_has_the_same_loss():
     torch.testing.assert_close(task.loss(model, plain), expected)
 
 
-@pytest.mark.parametrize("augmentation", [{"shift": 2}, {"flip": True}, {"cutout": 3}])
+@pytest.mark.parametrize("augmentation", [{"shift": 2}, {"flip": True}, {"cutout": 3}, {"distort": 0.2}])
 def test_augmentation_varies_by_epoch_and_is_reproducible(augmentation):
     task, again = (prepared(**augmentation) for _ in range(2))
     rows = task.epoch(3)[0]
@@ -95,6 +95,34 @@ def test_cutouts_are_spread_over_the_picture():
     hidden = (cutout(torch.ones(4000, 1, 8, 8), 4, task.batch(task.epoch(0)[0]).cutouts) == 0).float().mean(0)[0]
     assert 0.1 < hidden.min() < hidden.max() < 0.3
     assert hidden[3:5, 3:5].mean() > hidden[0, 0]  # more squares overlap the centre
+
+
+def test_distort_samples_pictures_at_mapped_positions():
+    pixels = torch.randint(256, (2, 1, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    identity, quarter_turn = torch.eye(2), torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    turned = distort(pixels, torch.stack((identity, quarter_turn)))
+    torch.testing.assert_close(turned[0], pixels[0].float(), rtol=0, atol=0.01)
+    # The value at (x, y) is that of the picture at (-y, x).
+    torch.testing.assert_close(turned[1], pixels[1].float().rot90(1, (-2, -1)), rtol=0, atol=0.01)
+    shrunk = distort(pixels, 3 * identity.expand(2, 2, 2))
+    assert (shrunk[:, :, 0] == 0).all()
+
+
+def test_mixup_mixes_pictures_and_losses():
+    task = prepared(mixup=0.4, label_smoothing=0.1)
+    model, rows = small(task).eval(), task.epoch(0)[-1]
+    assert len(rows) == 2
+    batch, padded = task.batch(rows), task.batch(rows, padded_to_shape=True)
+    assert ((batch.mix > 0) & (batch.mix < 1)).all()
+    assert torch.equal(batch.mix, task.batch(rows).mix)
+    pixels, terms = scale_pixels(torch.from_numpy(task.train.pixels[rows])), []
+    for row, other in ((0, 1), (1, 0)):
+        weight = batch.mix[row]
+        logits = model((weight * pixels[row] + (1 - weight) * pixels[other])[None])
+        of = [F.cross_entropy(logits, batch.labels[[index]], label_smoothing=0.1) for index in (row, other)]
+        terms.append(weight * of[0] + (1 - weight) * of[1])
+    torch.testing.assert_close(task.loss(model, batch), torch.stack(terms).mean())
+    torch.testing.assert_close(task.loss(model, padded), task.loss(model, batch))
 
 
 def test_shift_crop_moves_pictures_by_all_offsets():

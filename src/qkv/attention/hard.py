@@ -60,6 +60,13 @@ class Hard(nn.Module, Align):
     average), `query_dim` (of the learned baseline), `entropy` (weight of an entropy bonus) and `discount` (discount
     factor of future rewards, for tasks that reward a step for all later ones) apply to "reinforce" only. A discount of
     1 is unbiased; smaller values reduce the variance but ignore long-term effects.
+
+    `anneal` applies to "straight-through" and "gumbel": during this fraction of the training, soft attention becomes
+    hard, with the weights
+
+        a = (1 - h) p + h z,   h = min(1, done / anneal)
+
+    `set_progress` sets `done`, the fraction of the training that is over; without it, h is 1.
     """
 
     def __init__(
@@ -72,6 +79,7 @@ class Hard(nn.Module, Align):
         query_dim: int | None = None,
         entropy: float = 0.0,
         discount: float = 1.0,
+        anneal: float = 0.0,
     ) -> None:
         super().__init__()
         if estimator not in ESTIMATORS:
@@ -82,10 +90,16 @@ class Hard(nn.Module, Align):
             raise InputError(f"entropy must be 0 or more, and finite, not {entropy}")
         if not 0 <= discount <= 1:
             raise InputError(f"discount must lie in [0, 1], not {discount}")
+        if not 0 <= anneal <= 1:
+            raise InputError(f"anneal must lie in [0, 1], not {anneal}")
         self.estimator = estimator
         self.temperature = temperature
         self.entropy = entropy
         self.discount = discount
+        self.anneal = anneal
+        self.hardness: Tensor | None  # h
+        # A tensor, since CUDA graphs would keep the value of a number.
+        self.register_buffer("hardness", torch.ones(()) if anneal else None, persistent=False)
         self.baseline = _baseline(baseline, decay, query_dim) if estimator == "reinforce" else None
         self._draws: list[Draws] = []  # since the last loss
 
@@ -100,7 +114,10 @@ class Hard(nn.Module, Align):
         decay: Rate = 0.9,  # reinforce: decay of the moving average
         entropy: NonNegativeFloat = 0.0,  # reinforce: weight of an entropy bonus
         discount: Probability = 1.0,  # reinforce: discount factor of future rewards
+        anneal: Probability = 0.0,  # not reinforce: fraction of the training in which soft attention becomes hard
     ) -> "Hard":
+        if estimator == "reinforce" and anneal:
+            raise InputError("anneal does not apply to estimator = 'reinforce'")
         if estimator != "reinforce" and (baseline != "moving-average" or entropy or discount != 1.0):
             raise InputError("baseline, entropy and discount apply to estimator = 'reinforce' only")
         return cls(
@@ -111,19 +128,31 @@ class Hard(nn.Module, Align):
             query_dim=sizes.query,
             entropy=entropy,
             discount=discount,
+            anneal=anneal,
         )
+
+    def set_progress(self, done: float) -> None:
+        """Set the fraction of the training that is over, on which annealed attention depends."""
+        if self.hardness is not None:
+            self.hardness.fill_(min(1.0, done / self.anneal))
 
     def compute_weights(self, inputs: AlignInput) -> Weights:
         scores = at_least_float32(inputs.scores)
         if self.selects_one_key():
             weights = one_hot(self.select_keys(inputs), scores)
         elif self.estimator == "straight-through":
-            weights = _straight_through(scores.softmax(dim=-1), one_hot(scores.argmax(dim=-1), scores))
+            weights = self._anneal(scores.softmax(dim=-1), one_hot(scores.argmax(dim=-1), scores))
         else:
             noisy = scores + _gumbel_noise(scores)
             soft = apply_temperature(noisy, self.temperature, inputs.allowed).softmax(dim=-1)
-            weights = _straight_through(soft, one_hot(noisy.argmax(dim=-1), scores))
+            weights = self._anneal(soft, one_hot(noisy.argmax(dim=-1), scores))
         return weights.to(inputs.scores.dtype)
+
+    def _anneal(self, soft: Weights, choice: Weights) -> Weights:
+        """Return (1 - h) p + h z, with the gradient of p."""
+        if self.hardness is not None:
+            choice = torch.lerp(soft.detach(), choice, self.hardness.to(soft.dtype))
+        return _straight_through(soft, choice)
 
     def selects_one_key(self) -> bool:
         return not self.training or self.estimator == "reinforce" or not torch.is_grad_enabled()

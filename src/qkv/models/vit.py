@@ -72,6 +72,7 @@ class ViTConfig(Config):
     ffn_dim: Size = 3072  # width of the feed-forward networks
     dropout: Rate = 0.0  # of embeddings, residual branches and feed-forward networks
     attention_dropout: Rate | None = None  # of the attention weights; None: same as dropout
+    stochastic_depth: Rate = 0.0  # probability of skipping a branch of the last block, from 0 in the first one
     activation: Activation = "gelu"  # of the feed-forward networks
     score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
@@ -133,7 +134,8 @@ class ViT(Model):
         self.class_token = nn.Parameter(torch.empty(1, 1, config.dim).normal_(std=0.02))  # x_class
         self.positions = build_positional_encoding(config.position, config.sizes)  # E_pos
         self.dropout = Dropout(config.dropout)
-        self.encoder = nn.ModuleList(Block(config) for _ in range(config.layers))
+        skip = [config.stochastic_depth * number / max(1, config.layers - 1) for number in range(config.layers)]
+        self.encoder = nn.ModuleList(Block(config, probability) for probability in skip)
         self.norm = final_norm(config.dim, config.layer_norm_eps, config.norm)
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.head = None if config.classes is None else nn.Linear(config.dim, config.classes)  # W
@@ -223,7 +225,7 @@ class PatchEmbedding(nn.Module):
 class Block(nn.Module):
     """z = z + SelfAttention(LN(z)),   z = z + FFN(LN(z))   (pre-norm)."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, skip: float) -> None:
         super().__init__()
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout_p, bias=config.qkv_bias, backend=config.backend,
@@ -236,7 +238,9 @@ class Block(nn.Module):
         if config.ffn != "none":
             self.ffn = FeedForward(config.dim, config.ffn_dim, config.dropout, config.activation)
             self.ffn_norm = norm()
-        self.dropout = Dropout(config.dropout)
+        self.dropout = (
+            nn.Sequential(Dropout(config.dropout), StochasticDepth(skip)) if skip else Dropout(config.dropout)
+        )
 
     def forward(self, z: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
         attended, _ = self.attention(self.attention_norm.before(z))
@@ -244,3 +248,17 @@ class Block(nn.Module):
         if self.ffn is None:
             return z
         return self.ffn_norm.after(z, self.dropout(self.ffn(self.ffn_norm.before(z))))
+
+
+class StochasticDepth(nn.Module):
+    """Set x of whole examples to zero with probability p, else x / (1 - p), in training (Huang et al. 2016)."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
+        if not self.training:
+            return x
+        kept = torch.rand(len(x), 1, 1, device=x.device) >= self.p
+        return x * (kept / (1 - self.p)).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Training losses: cross-entropy, REINFORCE for hard attention, doubly stochastic attention, policy gradient."""
+"""Training losses: cross-entropy, R-Drop, REINFORCE for attention, doubly stochastic attention, policy gradient."""
 
 import torch
 from torch import nn
@@ -45,6 +45,20 @@ def linear_cross_entropy(
     return fast.linear_cross_entropy(
         hidden.flatten(0, 1), readout.weight, readout.bias, targets.flatten(), ignore, label_smoothing
     )
+
+
+def r_drop_loss(
+    logits: Float[Tensor, "twice_batch length vocabulary"], targets: Int[Tensor, "twice_batch length"], ignore: int
+) -> Float[Tensor, ""]:
+    """Return the mean of (KL(p || q) + KL(q || p)) / 4 over the targets: R-Drop (Wu et al. 2021).
+
+    The second half of the batch repeats the first: p and q are the outputs for the same input with different dropout.
+    Added to the mean cross-entropy of both halves, it is half of the paper's loss with alpha = 1.
+    """
+    log_p, log_q = at_least_float32(logits).log_softmax(dim=-1).chunk(2)
+    divergence = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1)  # KL(p || q) + KL(q || p)
+    counted = (targets != ignore).chunk(2)[0]
+    return divergence.masked_fill(~counted, 0.0).sum() / (4 * counted.sum().clamp(min=1))
 
 
 def alignment_loss(

@@ -22,7 +22,7 @@ from qkv.models.snail import SNAIL
 from qkv.pipelines.inputs.image_preprocessing import scale_pixels
 from qkv.registry import register
 from qkv.tasks.base.task import ACCURACY, LOSS, Evaluation, Pixels, Task, TaskConfig
-from qkv.tasks.image_classification import PixelCache, shift_crop
+from qkv.tasks.image_classification import PixelCache, distort, random_maps, shift_crop
 from qkv.types import Float, Int, Shaped, Tensor
 
 EVAL_EPISODES = 1000
@@ -33,11 +33,12 @@ Z_95 = 1.96  # standard errors of a 95 % confidence interval
 
 @dataclass(frozen=True)
 class EpisodeBatch(TensorBatch):
-    """Episodes: the indices of their pictures, the query last, and all labels."""
+    """Episodes: the indices of their pictures, the queries last, and all labels."""
 
     pictures: Int[Tensor, "batch length"]
     labels: Int[Tensor, "batch length"]
     offsets: Int[Tensor, "batch length 2"]  # top left corner of each crop, in the picture padded by `shift` pixels
+    distortions: Float[Tensor, "batch length 2 2"]  # linear maps of the pixel positions
 
     @property
     def tokens(self) -> int:
@@ -49,11 +50,13 @@ class FewShotConfig(TaskConfig):
 
     label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
     shift: Pixels = 0  # maximum random shift in pixels
+    distort: Rate = 0.0  # maximum change of each element of a random linear map of the pixel positions
+    all_queries: bool = False  # train on a query of each class of an episode, instead of one of a random class
 
 
 @register("task", "few_shot")
 class FewShotTask(Task):
-    """Episodes determined by the seed and their number, with randomly shifted pictures.
+    """Episodes determined by the seed and their number, with randomly shifted and distorted pictures.
 
     An epoch has about as many episodes as there are classes.
     """
@@ -93,16 +96,27 @@ class FewShotTask(Task):
         support, labels, queries, answer = map(
             torch.from_numpy, (episodes.support, episodes.labels, episodes.queries, episodes.query_label[:, None])
         )
+        if self.options.all_queries:
+            answer = torch.arange(self.train.ways).expand(len(rows), -1)
         pictures = torch.cat((support, queries.gather(1, answer)), dim=1)
         generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {rows[0]}").getrandbits(63))
         offsets = torch.randint(2 * self.options.shift + 1, (*pictures.shape, 2), generator=generator)
-        return EpisodeBatch(pictures, torch.cat((labels, answer), dim=1), offsets)
+        distortions = random_maps(tuple(pictures.shape), self.options.distort, generator)
+        return EpisodeBatch(pictures, torch.cat((labels, answer), dim=1), offsets, distortions)
 
     def loss(self, model: SNAIL, batch: EpisodeBatch) -> Float[Tensor, ""]:
         pixels = self.pixel_cache.gather(batch.pictures)
         shifted = shift_crop(pixels.flatten(0, 1), self.options.shift, batch.offsets.flatten(0, 1))
-        logits = model(scale_pixels(shifted.unflatten(0, pixels.shape[:2])), batch.labels[:, :-1]).float()
-        return F.cross_entropy(logits, batch.labels[:, -1], label_smoothing=self.options.label_smoothing)
+        if self.options.distort:
+            shifted = distort(shifted, batch.distortions.flatten(0, 1))
+        images = scale_pixels(shifted.unflatten(0, pixels.shape[:2]))
+        support, answers = batch.labels.split(
+            (model.config.length - 1, batch.labels.shape[1] - model.config.length + 1), 1
+        )
+        logits = (
+            query_logits(model, images, support).flatten(0, 1) if self.options.all_queries else model(images, support)
+        )
+        return F.cross_entropy(logits.float(), answers.flatten(), label_smoothing=self.options.label_smoothing)
 
     def validate(self, model: SNAIL) -> dict[str, float]:
         return scores(model, self.valid, self.train_config.valid_size)

@@ -3,12 +3,13 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional as F
 
-from qkv.config import Rate
+from qkv.config import NonNegativeFloat, Rate
 from qkv.datasets.dataset import ImageDataset
 from qkv.datasets.formats.images import LabeledImages
 from qkv.datasets.tensor_batch import TensorBatch
@@ -30,6 +31,10 @@ class PictureBatch(TensorBatch):
     offsets: Int[Tensor, "batch 2"]  # top left corner of the crop, in the picture padded by `shift` pixels
     mirrored: Bool[Tensor, "batch"]
     cutouts: Int[Tensor, "batch 2"]  # top left corner of the square that is blanked out
+    distortions: Float[Tensor, "batch 2 2"]  # linear maps of the pixel positions
+    mix: Float[Tensor, "batch"]  # weight of each picture in its mixture with a partner
+    partners: Int[Tensor, "batch"]  # indices of the partners
+    partner_labels: Int[Tensor, "batch"]
     tokens: int  # number of pictures
 
     def count_tokens(self) -> int:
@@ -56,11 +61,13 @@ class ImageClassificationConfig(TaskConfig):
     shift: Pixels = 0  # maximum random shift in pixels
     flip: bool = False  # random horizontal flip
     cutout: Pixels = 0  # side in pixels of a random black square (DeVries and Taylor 2017)
+    distort: Rate = 0.0  # maximum change of each element of a random linear map of the pixel positions
+    mixup: NonNegativeFloat = 0.0  # alpha of mixup, 0 for none (Zhang et al. 2018)
 
 
 @register("task", "classify_images")
 class ImageClassificationTask(Task):
-    """Images in random order, randomly shifted, mirrored and with a square cut out.
+    """Images in random order, randomly shifted, mirrored, distorted, mixed and with a square cut out.
 
     All pictures are kept and augmented on the model's device; a batch holds the parameters.
     """
@@ -109,7 +116,9 @@ class ImageClassificationTask(Task):
         cutouts = (torch.rand(count, 2, generator=generator) * (1 + sides)).long() - self.options.cutout // 2
         batch = PictureBatch(
             torch.tensor(rows), torch.from_numpy(self.train.labels[rows]), torch.ones(count, dtype=torch.long),
-            offsets, mirrored, cutouts, count,
+            offsets, mirrored, cutouts, random_maps((count,), self.options.distort, generator),
+            self._mix_weights(count, rows[0]), torch.tensor(rows).flip(0),
+            torch.from_numpy(self.train.labels[rows]).flip(0), count,
         )  # fmt: skip
         missing = self.train_config.batch_size - count if padded_to_shape else 0
         if missing <= 0:
@@ -119,15 +128,31 @@ class ImageClassificationTask(Task):
         }
         return batch.with_tensors(padded)
 
+    def _mix_weights(self, count: int, first: int) -> Float[Tensor, "batch"]:
+        """Draw the weights of mixup from Beta(alpha, alpha); 1 without mixup."""
+        if not self.options.mixup:
+            return torch.ones(count)
+        weight = random.Random(f"mixup {self.seed} {self.number} {first}").betavariate
+        return torch.tensor([weight(self.options.mixup, self.options.mixup) for _ in range(count)])
+
     def images(self, batch: PictureBatch) -> Float[Tensor, "batch channels height width"]:
         """Augmented pictures of a batch, as numbers from -1 to 1."""
-        pixels = shift_crop(self.pixel_cache.gather(batch.rows), self.options.shift, batch.offsets)
+        pixels = self.pixel_cache.gather(batch.rows)
+        if self.options.mixup:
+            partners = self.pixel_cache.gather(batch.partners).float()
+            pixels = torch.lerp(partners, pixels.float(), batch.mix[:, None, None, None])
+        pixels = shift_crop(pixels, self.options.shift, batch.offsets)
         pixels = torch.where(batch.mirrored[:, None, None, None], pixels.flip(-1), pixels)
+        if self.options.distort:
+            pixels = distort(pixels, batch.distortions)
         return scale_pixels(cutout(pixels, self.options.cutout, batch.cutouts))
 
     def loss(self, model: ViT, batch: PictureBatch) -> Float[Tensor, ""]:
         logits = model(self.images(batch)).float()
-        losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.options.label_smoothing, reduction="none")
+        cross_entropy = partial(F.cross_entropy, label_smoothing=self.options.label_smoothing, reduction="none")
+        losses = cross_entropy(logits, batch.labels)
+        if self.options.mixup:
+            losses = torch.lerp(cross_entropy(logits, batch.partner_labels), losses, batch.mix)
         return (losses * batch.valid).sum() / batch.valid.sum()
 
     @torch.inference_mode()
@@ -154,6 +179,27 @@ def shift_crop(
     rows = offsets[:, 0, None] + torch.arange(height, device=pixels.device)
     columns = offsets[:, 1, None] + torch.arange(width, device=pixels.device)
     return padded[row, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+
+
+def random_maps(shape: tuple[int, ...], most: float, generator: torch.Generator) -> Float[Tensor, "*shape 2 2"]:
+    """Draw 2 x 2 matrices whose elements differ from the unit matrix by at most `most`."""
+    if not most:
+        return torch.eye(2).expand(*shape, 2, 2)
+    return torch.eye(2) + most * (2 * torch.rand(*shape, 2, 2, generator=generator) - 1)
+
+
+def distort(
+    pixels: Shaped[Tensor, "batch channels height width"], maps: Float[Tensor, "batch 2 2"]
+) -> Float[Tensor, "batch channels height width"]:
+    """Value of each picture at M (x, y), with the origin in the middle, by bilinear interpolation; black outside."""
+    y, x = (
+        ((torch.arange(side, device=pixels.device) + 0.5) * 2 / side - 1).view(shape)
+        for side, shape in zip(pixels.shape[2:], ((-1, 1), (1, -1)), strict=True)
+    )
+    maps = maps[..., None, None]
+    # Not a matrix product, which autocast would round.
+    grid = torch.stack([maps[:, row, 0] * x + maps[:, row, 1] * y for row in range(2)], dim=-1)
+    return F.grid_sample(pixels.float(), grid, align_corners=False)
 
 
 def cutout(

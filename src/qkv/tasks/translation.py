@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from qkv.config import Rate, require
+from qkv.config import NonNegativeFloat, Rate, require
 from qkv.datasets.batching import (
     IGNORE,
     EncodedPair,
@@ -36,7 +36,7 @@ from qkv.metrics.text_metrics import (
     pronunciation_scores,
 )
 from qkv.nn.interfaces import EncoderDecoder
-from qkv.nn.losses import alignment_loss, mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import alignment_loss, mean_cross_entropy, r_drop_loss, token_cross_entropy
 from qkv.pipelines.inputs.tree_inputs import (
     ParsedPair,
     parsed_ids,
@@ -79,6 +79,7 @@ class TranslationConfig(TaskConfig):
 
     label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
     bpe_dropout: Rate = 0.0  # probability of dropping a BPE merge, resampled per epoch (Provilkov et al. 2020)
+    r_drop: NonNegativeFloat = 0.0  # alpha of R-Drop: outputs under two dropout masks must agree (Wu et al. 2021)
     scheduled_sampling: ScheduledSampling | None = None  # feed the model's own tokens in training, more in each epoch
 
 
@@ -201,11 +202,15 @@ class TranslationTask(Task):
         return with_trees(batch, pairs)
 
     def loss(self, model: EncoderDecoder[Any, Any], batch: PairBatch) -> Float[Tensor, ""]:
-        """Mean cross-entropy of the target tokens in nats, plus the REINFORCE term of hard attention."""
+        """Mean cross-entropy of the target tokens in nats, plus the terms of R-Drop and of REINFORCE."""
+        alpha = self.options.r_drop if model.training else 0.0
+        if alpha:  # one pass over the batch twice, with different dropout
+            batch = batch.with_tensors({name: torch.cat((tensor, tensor)) for name, tensor in batch.tensors.items()})
         logits = self._train_logits(model, batch)
+        divergence = alpha * r_drop_loss(logits, batch.target_out, IGNORE) if alpha else 0.0
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
         loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.options.label_smoothing, consume=True)
-        return loss if reward is None else loss + reward
+        return loss + divergence if reward is None else loss + divergence + reward
 
     def _train_logits(self, model: EncoderDecoder[Any, Any], batch: PairBatch) -> Float[Tensor, "batch target tokens"]:
         schedule = self.options.scheduled_sampling

@@ -168,9 +168,7 @@ class TranscriptionTask(Task):
         ]
 
     @classmethod
-    def for_evaluation(
-        cls, data: SpeechDataset, model: Any, options: Any, train: TrainConfig, seed: int
-    ) -> "TranscriptionTask":
+    def for_evaluation(cls, data: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> "TranscriptionTask":
         none = next(iter(data.splits.values()))[:0]  # the splits of training may be missing
         data = replace(data, splits={"train": none, "valid": none})
         return cls(data, model.tokenizer, model.config, options, train, seed)

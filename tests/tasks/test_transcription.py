@@ -1,7 +1,7 @@
 """Speech recognition task: batches, masks, metrics, and memorizing a few recordings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,18 @@ def test_a_few_recordings_are_memorized_and_scored() -> None:
     assert [sample.output for sample in task.samples(model, 2)] == [
         DATA.splits["valid"].utterance(i).text for i in (0, 1)
     ]
+
+
+def test_one_split_can_be_evaluated_without_those_of_training() -> None:
+    task = prepared()
+    model = model_for(task).eval()
+    model.tokenizer = task.tokenizer
+    alone = replace(DATA, splits={"calls": DATA.splits["test"][:4]})
+    evaluation = TranscriptionTask.for_evaluation(alone, model, task.options, task.train_config, 0).evaluate(
+        model, alone, "calls"
+    )
+    assert evaluation.size == 4
+    assert evaluation.outputs == task.evaluate(model, DATA, "test").outputs[:4]
 
 
 def test_masks_cover_whole_bands_and_leave_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

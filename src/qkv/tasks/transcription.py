@@ -1,7 +1,7 @@
 """Speech recognition task: recordings to texts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from qkv.pipelines.pipeline import DecoderTokens
 from qkv.pipelines.recognizer import GREEDY, Recognizer
 from qkv.registry import register
 from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task, TaskConfig
+from qkv.tasks.base.train_config import TrainConfig
 from qkv.types import Float, Int, Tensor
 
 MASKS = 2  # of frequencies, and of times
@@ -165,6 +166,12 @@ class TranscriptionTask(Task):
             Sample(f"recording {number}", text, utterance.text)
             for number, (text, utterance) in enumerate(zip(texts, utterances, strict=True), start=1)
         ]
+
+    @classmethod
+    def for_evaluation(cls, data: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> "TranscriptionTask":
+        none = next(iter(data.splits.values()))[:0]  # the splits of training may be missing
+        data = replace(data, splits={"train": none, "valid": none})
+        return cls(data, model.tokenizer, model.config, options, train, seed)
 
     def evaluate(
         self,

@@ -57,6 +57,8 @@ def assert_same(exact, device, dtype, lengths=None, allowed=None, prepare=lambda
     leaves = [x.detach().to(device, dtype).requires_grad_() for x in exact]
     masks = [None if mask is None else mask.to(device) for mask in (lengths, allowed)]
     truth, truth_lse = reference(*exact, lengths, allowed)
+    weight = torch.randn(truth.shape, generator=torch.Generator().manual_seed(1)).bfloat16().double()
+    truth.backward(weight)
     tolerance = TOLERANCE[dtype]
     for max_tanhs in (0, 2**60):  # tiled (if there is more than one query), and one query at a time
         with mock.patch.object(additive, "ONE_QUERY_MAX_TANHS", max_tanhs):
@@ -65,14 +67,13 @@ def assert_same(exact, device, dtype, lengths=None, allowed=None, prepare=lambda
         assert actual_lse.dtype == torch.float32
         torch.testing.assert_close(actual.cpu().double(), truth, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(actual_lse.cpu().double(), truth_lse, rtol=tolerance, atol=tolerance)
-
-    weight = torch.randn(truth.shape, generator=torch.Generator().manual_seed(1)).bfloat16().double()
-    truth.backward(weight)
-    actual.backward(weight.to(device, dtype))
-    for name, one, other in zip(("query", "key", "vector", "value"), leaves, exact, strict=True):
-        size = max(other.grad.abs().max().item(), 1e-3)
-        error = (one.grad.cpu().double() - other.grad).abs().max().item()
-        assert error <= tolerance * size, f"the gradient of the {name} is off by {error / size:.1e} of its size"
+        for leaf in leaves:
+            leaf.grad = None
+        actual.backward(weight.to(device, dtype))
+        for name, one, other in zip(("query", "key", "vector", "value"), leaves, exact, strict=True):
+            size = max(other.grad.abs().max().item(), 1e-3)
+            error = (one.grad.cpu().double() - other.grad).abs().max().item()
+            assert error <= tolerance * size, f"the gradient of the {name} is off by {error / size:.1e} of its size"
     return leaves
 
 
@@ -108,11 +109,25 @@ def test_several_tiles_in_every_dimension(device, dtype, monkeypatch):
     tiles = Tiles(
         score_query=16, score_key=32, gradient_position=16, gradient_hidden=16,
         context_query=16, context_value_bytes=64, score_gradient_value_bytes=64, one_query_value=16,
+        one_tile_value=16, one_tile_hidden=32,
     )  # fmt: skip
     monkeypatch.setattr(additive, "TILES", tiles)
     monkeypatch.setattr(additive, "MIN_PROGRAMS", 1)
     lengths = torch.tensor([43, 33])  # in the middle of a tile, and one past the end of another
-    assert_same(inputs(batch=2, queries=18, keys=43, hidden=18, values=19), device, dtype, lengths)
+    assert_same(inputs(batch=2, queries=18, keys=43, hidden=34, values=19), device, dtype, lengths)
+
+
+@pytest.mark.parametrize(("device", "dtype"), SETTINGS)
+@pytest.mark.parametrize(("queries", "keys", "one_tile"), [(64, 128, True), (65, 2, False), (2, 129, False)])
+def test_small_problems_take_one_tile_in_the_backward_pass(queries, keys, one_tile, device, dtype, monkeypatch):
+    monkeypatch.setattr(additive, "_backward" if one_tile else "_backward_one_tile", None)
+    exact = inputs(queries=queries, keys=keys, hidden=2)
+    leaves = [x.detach().to(device, dtype).requires_grad_() for x in exact]
+    reference(*exact)[0].sum().backward()
+    additive_attention(*leaves)[0].sum().backward()
+    for one, other in zip(leaves, exact, strict=True):
+        atol = TOLERANCE[dtype] * max(other.grad.abs().max().item(), 1e-3)
+        torch.testing.assert_close(one.grad.cpu().double(), other.grad, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(("device", "dtype"), SETTINGS)

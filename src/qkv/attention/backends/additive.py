@@ -7,8 +7,9 @@ queries.
     forward         exponentials  ->  weights of each tile  ->  context, which combines the tiles
     backward        exponentials  ->  score_gradients: P and dS  ->  dV = P^T dO
                     exponentials, transposed  ->  position_gradients: dQ, dK and partial sums of dv
-    small problems  one_query for each query is the whole forward pass; for a single query, one_query_weights and
-                    one_query_gradients are the whole backward pass, to save kernel launches.
+    small problems  one_query for each query is the whole forward pass; the backward pass is one_query_weights and
+                    one_query_gradients for a single query, and one_tile_weights and one_tile_gradients if the queries
+                    and keys of an item fit into one tile, to save kernel launches.
 """
 
 from collections.abc import Iterator
@@ -48,6 +49,10 @@ class Tiles:
     one_query_key: int = 64
     one_query_hidden: int = 64
     one_query_value: int = 512
+    one_tile_query: int = 64
+    one_tile_key: int = 128
+    one_tile_value: int = 64
+    one_tile_hidden: int = 128
 
 
 TILES = Tiles()
@@ -204,6 +209,17 @@ class _Problem:
         strides = (0, 0, 0, 0) if allowed is None else allowed.stride()
         return units, self.vector, self.vector.stride(0), self.lengths, allowed, *strides
 
+    @property
+    def by_query(self) -> bool:
+        """Whether the forward pass runs one query at a time."""
+        return self.queries == 1 or self.items * self.queries * self.keys * self.hidden <= ONE_QUERY_MAX_TANHS
+
+    @property
+    def in_one_tile(self) -> bool:
+        """Whether the backward pass has all queries and keys of an item in one tile; it needs the scores."""
+        fits = 1 < self.queries <= TILES.one_tile_query and 0 < self.keys <= TILES.one_tile_key
+        return fits and self.items <= MAX_ITEMS and self.by_query
+
     def one_query_arguments(self) -> tuple[object, ...]:
         query, key, value = self.query.stride(), self.key.stride(), self.value.stride()
         return self.query, *query, self.key, *key, self.vector, self.vector.stride(0), self.value, *value
@@ -221,28 +237,30 @@ class _Problem:
 def _run_forward(
     query: Tensor, key: Tensor, vector: Tensor, value: Tensor, lengths: Tensor | None, allowed: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    problem = _Problem(query, key, vector, value, lengths, allowed)
-    output = value.new_empty((problem.batch, problem.heads, problem.queries, problem.value_dim))
-    lse = value.new_empty((problem.batch, problem.heads, problem.queries), dtype=torch.float32)
+    return _attend(_Problem(query, key, vector, value, lengths, allowed))
+
+
+def _attend(problem: _Problem, scores: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the output and the log-sum-exp, and write the scores if the forward pass runs one query at a time."""
+    shape = (problem.batch, problem.heads, problem.queries)
+    output = problem.value.new_empty((*shape, problem.value_dim))
+    lse = problem.value.new_empty(shape, dtype=torch.float32)
     if problem.keys == 0:
         return output.zero_(), lse.fill_(float("-inf"))
-    with torch.cuda.device_of(query):
-        if (
-            problem.queries == 1
-            or problem.items * problem.queries * problem.keys * problem.hidden <= ONE_QUERY_MAX_TANHS
-        ):
-            _forward_by_query(problem, output, lse)
+    with torch.cuda.device_of(problem.query):
+        if problem.by_query:
+            _forward_by_query(problem, output, lse, scores)
         else:
             _forward(problem, output, lse)
     return output, lse
 
 
-def _forward_by_query(problem: _Problem, output: Tensor, lse: Tensor) -> None:
+def _forward_by_query(problem: _Problem, output: Tensor, lse: Tensor, scores: Tensor | None) -> None:
     allowed, value_tile = problem.allowed, _tile(TILES.one_query_value, problem.value_dim)
     kernels.one_query[(problem.items * problem.queries, triton.cdiv(problem.value_dim, value_tile))](
         *problem.one_query_arguments(),
         problem.lengths, allowed, *((0, 0, 0, 0) if allowed is None else allowed.stride()),
-        output, lse, problem.heads, problem.queries, problem.keys, problem.hidden, problem.value_dim,
+        output, lse, scores, problem.heads, problem.queries, problem.keys, problem.hidden, problem.value_dim,
         APPROXIMATE=problem.query.dtype != torch.float32, VALUES=value_tile, **problem.one_query_tiles(), num_warps=8,
     )  # fmt: skip
 
@@ -278,7 +296,7 @@ def _forward(problem: _Problem, output: Tensor, lse: Tensor) -> None:
 
 def _run_backward(
     d_output: Tensor, output: Tensor, lse: Tensor, query: Tensor, key: Tensor, vector: Tensor, value: Tensor,
-    lengths: Tensor | None, allowed: Tensor | None,
+    lengths: Tensor | None, allowed: Tensor | None, scores: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     problem = _Problem(query, key, vector, value, lengths, allowed)
     d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), value.new_empty(value.shape)
@@ -288,6 +306,8 @@ def _run_backward(
     with torch.cuda.device_of(query):
         if problem.queries == 1:
             partial_sums = _backward_one_query(problem, d_outputs, lse, d_query, d_key, d_value)
+        elif scores is not None:
+            partial_sums = _backward_one_tile(problem, d_outputs, lse, scores, d_query, d_key, d_value)
         else:
             partial_sums = _backward(problem, d_outputs, output, lse, d_query, d_key, d_value)
     by_head = partial_sums.view(problem.batch, problem.heads, -1, problem.hidden)
@@ -314,6 +334,29 @@ def _backward_one_query(
     kernels.one_query_gradients[(problem.items, triton.cdiv(problem.hidden, tiles["HIDDEN"]))](
         *inputs, weights[0], weights[1], d_query, *d_query.stride()[:3], d_key, *d_key.stride(), partial_sums,
         problem.heads, problem.keys, problem.hidden, **tiles, num_warps=4,
+    )  # fmt: skip
+    return partial_sums
+
+
+def _backward_one_tile(
+    problem: _Problem, d_outputs: Tensor, lse: Tensor, scores: Tensor, d_query: Tensor, d_key: Tensor, d_value: Tensor
+) -> Float[Tensor, "items hidden"]:
+    """Write the gradients of query, key and value from the scores; return partial sums of the vector's."""
+    query, key, vector, value = problem.query, problem.key, problem.vector, problem.value
+    items, query_tile = problem.items, _tile(TILES.one_tile_query, problem.queries)
+    value_tile, hidden_tile = _tile(TILES.one_tile_value, problem.value_dim), TILES.one_tile_hidden
+    d_scores = scores.new_empty((items, problem.keys, query_tile))
+    partial_sums = scores.new_empty((items, problem.hidden))
+    kernels.one_tile_weights[(items, 1 + triton.cdiv(problem.value_dim, value_tile))](
+        scores, lse, problem.lengths, value, *value.stride(), d_outputs, *d_outputs.stride(), d_value, d_scores,
+        problem.heads, problem.queries, problem.keys, problem.value_dim,
+        QUERIES=query_tile, KEYS=_tile(TILES.one_tile_key, problem.keys), VALUES=value_tile, num_warps=4,
+    )  # fmt: skip
+    kernels.one_tile_gradients[(items, triton.cdiv(problem.hidden, hidden_tile))](
+        query, *query.stride(), key, *key.stride(), vector, vector.stride(0), d_scores,
+        d_query, *d_query.stride(), d_key, *d_key.stride(), partial_sums,
+        problem.heads, problem.queries, problem.keys, problem.hidden,
+        QUERIES=query_tile, HIDDEN=hidden_tile, num_warps=hidden_tile // 32,
     )  # fmt: skip
     return partial_sums
 
@@ -394,7 +437,7 @@ def _(query, key, vector, value, lengths, allowed):  # type: ignore[no-untyped-d
 
 
 @_attention_backward.register_fake
-def _(d_output, output, lse, query, key, vector, value, lengths, allowed):  # type: ignore[no-untyped-def]
+def _(d_output, output, lse, query, key, vector, value, lengths, allowed, scores=None):  # type: ignore[no-untyped-def]
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(vector), value.new_empty(value.shape)
 
 
@@ -415,8 +458,13 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, *inputs):  # type: ignore[no-untyped-def]
-        output = _run_forward(*inputs)
-        _save(ctx, inputs, output)
+        problem, scores = _Problem(*inputs), None
+        if problem.in_one_tile and any(ctx.needs_input_grad):
+            shape = (problem.items, problem.queries, problem.keys)
+            scores = problem.value.new_empty(shape, dtype=torch.float32)
+        output = _attend(problem, scores)
+        ctx.set_materialize_grads(False)  # the log-sum-exp has no gradient
+        ctx.save_for_backward(*output, *inputs, scores)
         ctx.mark_non_differentiable(output[1])
         return output
 

@@ -62,6 +62,13 @@ def _scaled_sum(a, b):
 
 @triton.jit
 @no_type_check
+def _exponential(x):
+    """exp(2 x) 2^-15, with x clamped."""
+    return tl.exp2(2 * LOG2_E * tl.minimum(tl.maximum(x, -CLAMP), CLAMP) - HALF_SHIFT)
+
+
+@triton.jit
+@no_type_check
 def _reciprocal(x):
     """1 / x, accurate to one or two ulps for normal x."""
     if INTERPRETED:
@@ -238,10 +245,9 @@ def exponentials(
     inside = (d < hidden)[:, None]
     x = tl.load(query_at, mask=inside & (p < queries)[None, :], other=0.0).to(tl.float32)
     x += tl.load(key_at, mask=inside & ((k >= 0) & (k < keys))[None, :], other=0.0).to(tl.float32)
-    x = tl.minimum(tl.maximum(x, -CLAMP), CLAMP)
     at = units_ptr + local * units_item_stride + d[:, None] * units_hidden_stride + p[None, :] * units_position_stride
     written = (d < hidden_padded)[:, None] & (k < keys_padded)[None, :]
-    tl.store(at, tl.exp2(2 * LOG2_E * x - HALF_SHIFT), mask=written)
+    tl.store(at, _exponential(x), mask=written)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -437,10 +443,13 @@ def one_query(
     key_ptr, key_batch_stride, key_head_stride, key_hidden_stride, key_position_stride,
     vector_ptr, vector_stride, value_ptr, value_batch_stride, value_head_stride, value_position_stride, value_stride,
     lengths_ptr, allowed_ptr, allowed_batch_stride, allowed_head_stride, allowed_query_stride, allowed_key_stride,
-    out_ptr, lse_ptr, heads, queries, keys, hidden, value_dim,
+    out_ptr, lse_ptr, scores_ptr, heads, queries, keys, hidden, value_dim,
     APPROXIMATE: tl.constexpr, KEYS: tl.constexpr, HIDDEN: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Output of one query for a slice of the value features, with an online softmax over the keys."""
+    """Output of one query for a slice of the value features, with an online softmax over the keys.
+
+    Also stores the scores of the keys below the length, -inf where masked, if `scores_ptr` is given.
+    """
     row = tl.program_id(0).to(tl.int64)
     item, q = row // queries, row % queries
     batch, head = item // heads, item % heads
@@ -465,6 +474,8 @@ def one_query(
             allowed_at = allowed_at + q * allowed_query_stride + k * allowed_key_stride
             visible &= tl.load(allowed_at, mask=visible, other=0) != 0
         scores = tl.where(visible, scores, float("-inf"))
+        if scores_ptr is not None:
+            tl.store(scores_ptr + row * keys + k, scores, mask=k < length)
 
         new_top = tl.maximum(top, tl.max(scores, axis=0))
         base = tl.where(new_top == float("-inf"), 0.0, new_top)  # avoid -inf - -inf = NaN if all keys so far are masked
@@ -571,3 +582,104 @@ def one_query_gradients(
     d_query_at = d_query_ptr + batch * d_query_batch_stride + head * d_query_head_stride + d * d_query_hidden_stride
     tl.store(d_query_at, (tl.sum(slope, axis=0) * v).to(d_query_ptr.dtype.element_ty), mask=in_hidden)
     tl.store(d_vector_ptr + item * hidden + d, tl.sum(level, axis=0), mask=in_hidden)
+
+
+# ------------------------------------------------------------------------ all queries and keys of an item in one tile
+
+
+@triton.jit(do_not_specialize=VARYING)
+@no_type_check
+def one_tile_weights(
+    scores_ptr, lse_ptr, lengths_ptr,
+    value_ptr, value_batch_stride, value_head_stride, value_position_stride, value_stride,
+    d_out_ptr, d_out_item_stride, d_out_query_stride, d_out_stride, d_value_ptr, d_scores_ptr,
+    heads, queries, keys, value_dim,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """dV = P^T dO of a tile of value features, or dS = P (dP - sum_k P dP), where P = exp(S - lse), dP = dO V^T.
+
+    dS is stored as [item, key, query], with the queries padded to the tile by zeros.
+    """
+    item = tl.program_id(0).to(tl.int64)
+    q, k = tl.arange(0, QUERIES), tl.arange(0, KEYS)
+    visible = (q < queries)[:, None] & (k < _length(lengths_ptr, item, heads, keys))[None, :]
+    scores_at = scores_ptr + (item * queries + q[:, None]) * keys + k[None, :]
+    scores = tl.load(scores_at, mask=visible, other=float("-inf"))
+    lse = tl.load(lse_ptr + item * queries + q, mask=q < queries, other=0.0)
+    lse = tl.where(lse == float("-inf"), 0.0, lse)  # avoid -inf - -inf = NaN in fully masked rows
+    weights = tl.exp2((scores - lse[:, None]) * LOG2_E)
+    d_out_ptr += item * d_out_item_stride
+    kind = d_value_ptr.dtype.element_ty
+    if tl.program_id(1) == 0:
+        value_ptr += (item // heads) * value_batch_stride + (item % heads) * value_head_stride
+        d_weights = tl.zeros([QUERIES, KEYS], tl.float32)
+        for first in range(0, value_dim, VALUES):
+            feature = first + tl.arange(0, VALUES)
+            in_feature = feature < value_dim
+            d_out_at = d_out_ptr + q[:, None] * d_out_query_stride + feature[None, :] * d_out_stride
+            d_out = tl.load(d_out_at, mask=(q < queries)[:, None] & in_feature[None, :], other=0.0)
+            value_at = value_ptr + k[None, :] * value_position_stride + feature[:, None] * value_stride
+            value = tl.load(value_at, mask=in_feature[:, None] & (k < keys)[None, :], other=0.0)
+            d_weights += _product(d_out, value)
+        mean = tl.sum(weights * d_weights, axis=1)
+        d_scores_at = d_scores_ptr + (item * keys + k[None, :]) * QUERIES + q[:, None]
+        tl.store(d_scores_at, weights * (d_weights - mean[:, None]), mask=(k < keys)[None, :])
+    else:
+        feature = (tl.program_id(1) - 1) * VALUES + tl.arange(0, VALUES)
+        in_feature = feature < value_dim
+        d_out_at = d_out_ptr + q[:, None] * d_out_query_stride + feature[None, :] * d_out_stride
+        d_out = tl.load(d_out_at, mask=(q < queries)[:, None] & in_feature[None, :], other=0.0)
+        d_value = _product(tl.trans(weights.to(kind)), d_out)
+        d_value_at = d_value_ptr + (item * keys + k[:, None]) * value_dim + feature[None, :]
+        tl.store(d_value_at, d_value.to(kind), mask=(k < keys)[:, None] & in_feature[None, :])
+
+
+@triton.jit(do_not_specialize=VARYING)
+@no_type_check
+def one_tile_gradients(
+    query_ptr, query_batch_stride, query_head_stride, query_hidden_stride, query_position_stride,
+    key_ptr, key_batch_stride, key_head_stride, key_hidden_stride, key_position_stride,
+    vector_ptr, vector_stride, d_scores_ptr,
+    d_query_ptr, d_query_batch_stride, d_query_head_stride, d_query_hidden_stride, d_query_position_stride,
+    d_key_ptr, d_key_batch_stride, d_key_head_stride, d_key_hidden_stride, d_key_position_stride,
+    d_vector_ptr, heads, queries, keys, hidden,
+    QUERIES: tl.constexpr, HIDDEN: tl.constexpr,
+):  # fmt: skip
+    """dQ, dK and the contribution to dv of one item, for a tile of hidden units.
+
+    With as many threads as hidden units, a thread holds one hidden unit of all queries, so that neither the sum over
+    the keys nor that over the queries exchanges anything, and each tanh is computed once. The rows of dS sum to zero.
+    """
+    item = tl.program_id(0).to(tl.int64)
+    batch, head = item // heads, item % heads
+    q = tl.arange(0, QUERIES)
+    d = tl.program_id(1) * HIDDEN + tl.arange(0, HIDDEN)
+    in_hidden = d < hidden
+    inside = (q < queries)[:, None] & in_hidden[None, :]
+    query_ptr += batch * query_batch_stride + head * query_head_stride
+    query_at = query_ptr + q[:, None] * query_position_stride + d[None, :] * query_hidden_stride
+    key_ptr += batch * key_batch_stride + head * key_head_stride + d * key_hidden_stride
+    d_key_ptr += batch * d_key_batch_stride + head * d_key_head_stride + d * d_key_hidden_stride
+    d_scores_ptr += item * keys * QUERIES
+    v = tl.load(vector_ptr + head * vector_stride + d, mask=in_hidden, other=0.0).to(tl.float32)
+
+    a = _exponential(tl.load(query_at, mask=inside, other=0.0).to(tl.float32))
+    slope = tl.zeros([QUERIES, HIDDEN], tl.float32)
+    level = tl.zeros([HIDDEN], tl.float32)
+    for _k in range(keys):
+        b = _exponential(tl.load(key_ptr, mask=in_hidden, other=0.0).to(tl.float32))
+        g = tl.load(d_scores_ptr + q)[:, None]
+        r = _reciprocal(_scaled_sum(a, b[None, :])) * FLOOR
+        part = g * r
+        change = part - part * r
+        slope += change
+        level += tl.sum(part, axis=0)
+        d_key = 4 * v * tl.sum(change, axis=0)
+        tl.store(d_key_ptr, d_key.to(d_key_ptr.dtype.element_ty), mask=in_hidden)
+        key_ptr += key_position_stride
+        d_key_ptr += d_key_position_stride
+        d_scores_ptr += QUERIES
+    d_query_ptr += batch * d_query_batch_stride + head * d_query_head_stride
+    d_query_at = d_query_ptr + q[:, None] * d_query_position_stride + d[None, :] * d_query_hidden_stride
+    tl.store(d_query_at, (4 * slope * v[None, :]).to(d_query_ptr.dtype.element_ty), mask=inside)
+    tl.store(d_vector_ptr + item * hidden + d, -2 * level, mask=in_hidden)

@@ -153,7 +153,7 @@ def test_clipping_changes_the_result():
 def test_gradients_match_finite_differences():
     model = make_model(layers=2, cell_clip=0.9, projection_clip=None)
     layer = model.layers[1]
-    x = torch.randn(2, 2, 4, 4, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, 4, 2, 4, dtype=torch.float64, requires_grad=True)
     hidden, cell = torch.randn(2, 2, 4).double().requires_grad_(), torch.rand(2, 2, 5).double().requires_grad_()
     assert torch.autograd.gradcheck(
         lambda *inputs: layer(inputs[0], torch.tensor([4, 2]), *inputs[1:]), (x, hidden, cell)

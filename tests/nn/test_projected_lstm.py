@@ -48,14 +48,37 @@ def test_the_kernels_of_a_step_equal_the_operations_of_pytorch():
     grad_output, grad_cell = torch.randn(2, 3, 7), torch.randn(2, 3, 7)
     results = []
     for forward, backward in ((_cell_forward, _cell_backward), (lstm_kernels.cell_forward, lstm_kernels.cell_backward)):
-        activations, new_cell, output, grad = (
-            gates.clone(),
-            torch.empty(2, 3, 7),
-            torch.empty(2, 3, 7),
-            grad_cell.clone(),
-        )
+        activations, grad_gates, grad = gates.clone(), torch.empty_like(gates), grad_cell.clone()
+        new_cell, output = torch.empty(2, 3, 7), torch.empty(2, 3, 7)
         forward(activations, x, bias, cell, new_cell, output, 0.8)
-        parts = [activations.clone(), new_cell, output]
-        backward(activations, cell, new_cell, grad_output, grad, 0.8)
-        results.append([*parts, activations, grad])
+        backward(activations, cell, new_cell, grad_output, grad_gates, grad, 0.8)
+        results.append([activations, new_cell, output, grad_gates, grad])
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("clips", [(None, None), (0.5, 0.7)])
+@pytest.mark.parametrize("with_cells", [True, False])
+def test_the_kernels_that_include_the_products_equal_the_plain_scan(clips, with_cells, monkeypatch):
+    pytest.importorskip("triton")
+    from qkv.nn.kernels import lstm_kernels
+
+    tiles = lstm_kernels.Tiles(rows=16, units=16, features=16, warps=4)
+    monkeypatch.setattr(lstm_kernels, "FORWARD_TILES", tiles)
+    monkeypatch.setattr(lstm_kernels, "BACKWARD_TILES", tiles)
+    torch.manual_seed(0)
+    length, batch, dim, hidden = 3, 18, 20, 24
+    shapes = [
+        (length, 2, batch, 4 * hidden), (2, 4 * hidden), (2, batch, dim), (2, batch, hidden),
+        (2, dim, 4 * hidden), (2, hidden, dim),
+    ]  # fmt: skip
+    tensors = [(torch.randn(shape) * (shape[-2] ** -0.5 if shape[0] == 2 else 1)).requires_grad_() for shape in shapes]
+    expected = plain_scan(*tensors, *clips)
+    monkeypatch.setattr("qkv.nn.projected_lstm._has_fused_steps", lambda *_: True)
+    actual = scan(*tensors, *clips)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+    kept = 2 if with_cells else 1
+    weights = [torch.randn_like(part) for part in expected[:kept]]
+    expected_grads = torch.autograd.grad(expected[:kept], tensors, weights)
+    for _ in range(2):  # a second backward pass needs what the forward pass saved
+        actual_grads = torch.autograd.grad(actual[:kept], tensors, weights, retain_graph=True)
+        torch.testing.assert_close(actual_grads, expected_grads, rtol=1e-4, atol=1e-5)

@@ -51,6 +51,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 RELEASED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 Filters = Annotated[tuple[SizeList, ...], Strict(False)]
 OptionalSize = Annotated[int, Field(ge=0, le=2**24)]
+Steps = Float[Tensor, "directions length batch dim"]  # y^j of the words including begin and end
 
 
 class ElmoConfig(Config):
@@ -188,9 +189,10 @@ class Elmo(TextEncoder):
         change it.
         """
         lengths = _lengths(characters, lengths)
-        x, layers, new_state = self._run(characters, lengths, state)
-        directions = torch.stack([x.expand(2, -1, -1, -1), *layers], dim=2)[..., 1:-1, :]  # without begin and end
-        joined = torch.cat(directions.unbind(0), dim=-1)  # batch layers words features
+        x, layers, reverse, new_state = self._run(characters, lengths, state)
+        forward = torch.stack([x, *(y[0] for y in layers)], dim=2)  # positions batch layers dim
+        backward = torch.stack([x, *(gather_time(y[1], reverse, dim=0) for y in layers)], dim=2)
+        joined = torch.cat((forward, backward), dim=-1)[1:-1].permute(1, 2, 0, 3)  # without begin and end
         joined = joined.masked_fill(~valid_positions(characters, lengths)[:, None, :, None], 0.0)
         nonempty = (lengths > 0)[:, None, None, None]
         hidden = torch.where(nonempty, new_state.hidden, state.hidden)
@@ -214,27 +216,28 @@ class Elmo(TextEncoder):
         """
         if self.readout is None:
             raise InputError("this ELMo has no output layer: build it with head language_model")
-        _, layers, _ = self._run(characters, _lengths(characters, lengths), self.init_state(characters.shape[0]))
+        state = self.init_state(characters.shape[0])
+        _, layers, reverse, _ = self._run(characters, _lengths(characters, lengths), state)
         forward, backward = self.dropout(layers[-1]).unbind(0)
-        return forward[:, :-1], backward[:, 1:]
+        return forward[:-1].transpose(0, 1), gather_time(backward, reverse, dim=0)[1:].transpose(0, 1)
 
     def _run(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"], state: State
-    ) -> tuple[Float[Tensor, "batch positions dim"], list[Float[Tensor, "directions batch positions dim"]], State]:
-        """Return x, y^1 to y^L in both directions, all including begin and end, and the new state."""
-        x = self.word_encoder(self._add_markers(characters, lengths))
+    ) -> tuple[Float[Tensor, "length batch dim"], list[Steps], Int[Tensor, "length batch"], State]:
+        """Return x, y^1 to y^L in the order of each direction, indices that reverse it, and the new state."""
+        x = self.word_encoder(self._add_markers(characters, lengths).transpose(0, 1))
         # The backward direction runs over each sentence reversed, so that padding comes last in both.
         lengths = lengths + 2
-        reverse = reverse_index(lengths, x.shape[1])
-        y = torch.stack((x, gather_time(x, reverse)))
+        reverse = reverse_index(lengths, len(x)).t()
+        y = torch.stack((x, gather_time(x, reverse, dim=0)))
         layers, states = [], []
         for number, layer in enumerate(self.layers):
             y = self.dropout(y)
             h, *last = layer(y, lengths, state.hidden[:, number], state.cell[:, number])
             y = h + y if number and self.config.skip_connections else h
-            layers.append(torch.stack((y[0], gather_time(y[1], reverse))))
+            layers.append(y)
             states.append(last)
-        return x, layers, State(*(torch.stack(part, dim=1) for part in zip(*states, strict=True)))
+        return x, layers, reverse, State(*(torch.stack(part, dim=1) for part in zip(*states, strict=True)))
 
     def _add_markers(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"]
@@ -267,23 +270,19 @@ class ProjectedBiLSTM(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "directions batch length dim"],
+        x: Steps,
         lengths: Int[Tensor, "batch"],
         hidden: Float[Tensor, "batch directions dim"],
         cell: Float[Tensor, "batch directions hidden"],
-    ) -> tuple[
-        Float[Tensor, "directions batch length dim"],
-        Float[Tensor, "batch directions dim"],
-        Float[Tensor, "batch directions hidden"],
-    ]:
+    ) -> tuple[Steps, Float[Tensor, "batch directions dim"], Float[Tensor, "batch directions hidden"]]:
         """Return h for all words in the order of each direction, and h and c after the last word."""
         w, u = self.gates.chunk(2, dim=1)
-        inputs = torch.einsum("xbld,xdg->lxbg", x, w)  # all steps at once
+        inputs = torch.bmm(x.flatten(1, 2), w).unflatten(1, x.shape[1:3])  # all steps at once
         states, cells = scan(
-            inputs, self.bias + self.forget_bias, hidden.transpose(0, 1), cell.transpose(0, 1), u, self.project,
-            self.cell_clip, self.projection_clip,
+            inputs.transpose(0, 1), self.bias + self.forget_bias, hidden.transpose(0, 1), cell.transpose(0, 1), u,
+            self.project, self.cell_clip, self.projection_clip,
         )  # fmt: skip
-        return states.permute(1, 2, 0, 3), _last(states, lengths), _last(cells, lengths)
+        return states.transpose(0, 1), _last(states, lengths), _last(cells, lengths)
 
 
 class ScalarMix(nn.Module):

@@ -3,8 +3,9 @@
     i, f, o = sigmoid(x_t + U h + b),   g = tanh(x_t + U h + b)
     c = clip(f c + i g),   h = clip(V (o tanh(c)))
 
-`scan` computes what `plain_scan` does, with a hand-written backward pass: one kernel for the gates of a step, and the
-gradients of U and V in one product over all steps.
+`scan` computes what `plain_scan` does, with a hand-written backward pass: one kernel for the gates of a step, which
+includes the product with U in half precision, and the gradients of U and V in one product over all steps. In memory the
+directions come first, so that the steps of a direction are the rows of one matrix.
 """
 
 from typing import Any
@@ -78,55 +79,102 @@ class _Scan(torch.autograd.Function):
         projection_clip: float | None,
     ) -> tuple[Tensor, Tensor]:
         length, directions, batch, _ = x.shape
-        x = x.contiguous()
+        x = x.transpose(0, 1).contiguous()
         gates = torch.empty_like(x)  # U h, and then the activations
-        states = x.new_empty(1 + length, directions, batch, v.shape[-1])
-        cells = cell.new_empty(1 + length, *cell.shape)
-        outputs = x.new_empty(length, *cell.shape)  # o tanh(c)
-        states[0], cells[0] = hidden, cell
+        states = x.new_empty(directions, 1 + length, batch, v.shape[-1])
+        cells = cell.new_empty(directions, 1 + length, *cell.shape[1:])
+        outputs = x.new_empty(directions, length, *cell.shape[1:])  # o tanh(c)
+        states[:, 0], cells[:, 0] = hidden, cell
+        u, v = u.contiguous(), v.contiguous()
+        fused = _has_fused_steps(u, cell)
         for t in range(length):
-            torch.bmm(states[t], u, out=gates[t])
-            _cell_forward(gates[t], x[t], bias, cells[t], cells[t + 1], outputs[t], cell_clip)
-            torch.bmm(outputs[t], v, out=states[t + 1])
+            if fused:
+                from qkv.nn.kernels.lstm_kernels import step_forward
+
+                step_forward(x, bias, u, states, gates, cells, outputs, t, cell_clip, projection_clip)
+                torch.bmm(outputs[:, t], v, out=states[:, t + 1])
+                continue
+            torch.bmm(states[:, t], u, out=gates[:, t])
+            _cell_forward(gates[:, t], x[:, t], bias, cells[:, t], cells[:, t + 1], outputs[:, t], cell_clip)
+            torch.bmm(outputs[:, t], v, out=states[:, t + 1])
             if projection_clip is not None:
-                states[t + 1].clamp_(-projection_clip, projection_clip)
+                states[:, t + 1].clamp_(-projection_clip, projection_clip)
+        if fused and projection_clip is not None:
+            states[:, 1:].clamp_(-projection_clip, projection_clip)
         ctx.save_for_backward(gates, bias, states, cells, outputs, u, v)
         ctx.clips = cell_clip, projection_clip
         ctx.set_materialize_grads(False)
-        return states[1:], cells[1:]
+        return states[:, 1:].transpose(0, 1), cells[:, 1:].transpose(0, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_states: Tensor | None, grad_cells: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved_gates, bias, states, cells, outputs, u, v = ctx.saved_tensors
-        gates = saved_gates.clone()  # overwritten by their gradients; a second backward pass needs the activations
-        cell_clip, projection_clip = ctx.clips
-        grad_h, grad_c = torch.zeros_like(states[0]), torch.zeros_like(cells[0])
-        unclipped = None if projection_clip is None else states[1:].abs() < projection_clip
-        grad_projected = torch.empty_like(states[1:])  # of V (o tanh(c))
-        u_t, v_t = u.transpose(1, 2), v.transpose(1, 2)
-        for t in range(len(gates) - 1, -1, -1):
-            if grad_states is None:
-                grad_projected[t] = grad_h
-            else:
-                torch.add(grad_states[t], grad_h, out=grad_projected[t])
-            if unclipped is not None:
-                grad_projected[t].mul_(unclipped[t])
-            if grad_cells is not None:
-                grad_c += grad_cells[t]
-            grad_output = torch.bmm(grad_projected[t], v_t)
-            _cell_backward(gates[t], cells[t], cells[t + 1], grad_output, grad_c, cell_clip)
-            grad_h = torch.bmm(gates[t], u_t)
-        grad_bias = gates.sum(dim=(0, 2), dtype=bias.dtype) if ctx.needs_input_grad[1] else None
-        grad_u = _sum_of_products(states[:-1], gates) if ctx.needs_input_grad[4] else None
+        gates, bias, states, cells, outputs, u, v = ctx.saved_tensors
+        grad_gates, grad_projected = torch.empty_like(gates), torch.empty_like(states[:, 1:])
+        steps = _fused_backward if _has_fused_steps(u, cells) else _backward
+        if grad_states is not None:
+            grad_states = grad_states.transpose(0, 1).contiguous()
+        if grad_cells is not None:
+            grad_cells = grad_cells.transpose(0, 1).contiguous()
+        grad_hidden, grad_cell, grad_bias = steps(
+            grad_states, grad_cells, gates, states, cells, u, v, grad_gates, grad_projected, *ctx.clips
+        )
+        grad_u = _sum_of_products(states[:, :-1], grad_gates) if ctx.needs_input_grad[4] else None
         grad_v = _sum_of_products(outputs, grad_projected) if ctx.needs_input_grad[5] else None
-        return gates, grad_bias, grad_h, grad_c, grad_u, grad_v, None, None
+        return grad_gates.transpose(0, 1), grad_bias.to(bias.dtype), grad_hidden, grad_cell, grad_u, grad_v, None, None
 
 
-def _sum_of_products(a: Steps, b: Steps) -> Float[Tensor, "directions rows columns"]:
+def _has_fused_steps(u: Tensor, cell: Tensor) -> bool:
+    """Return whether the kernels of a step that include the products are used."""
+    half = u.dtype in (torch.bfloat16, torch.float16)
+    return u.is_cuda and half and cell.dtype == torch.float32 and fast.has_triton()
+
+
+def _fused_backward(
+    grad_states: Tensor | None, grad_cells: Tensor | None, gates: Tensor, states: Tensor, cells: Tensor, u: Tensor,
+    v: Tensor, grad_gates: Tensor, grad_projected: Tensor, cell_clip: float | None, projection_clip: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """`_backward` with the products inside the kernels."""
+    from qkv.nn.kernels.lstm_kernels import new_parts, step_backward
+
+    grad_cell = torch.zeros_like(cells[:, 0])
+    parts, grad_bias = new_parts(states, cells)
+    for t in range(gates.shape[1] - 1, -1, -1):
+        step_backward(
+            grad_states, grad_cells, u, v, states, gates, cells, grad_projected, grad_gates, grad_cell, grad_bias,
+            parts, t, cell_clip, projection_clip,
+        )  # fmt: skip
+    return parts.sum(dim=0).to(states.dtype), grad_cell, grad_bias.sum(dim=0)
+
+
+def _backward(
+    grad_states: Tensor | None, grad_cells: Tensor | None, gates: Tensor, states: Tensor, cells: Tensor, u: Tensor,
+    v: Tensor, grad_gates: Tensor, grad_projected: Tensor, cell_clip: float | None, projection_clip: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Write the gradients of the gates and of V (o tanh(c)); return those of the first h and c, and of the bias."""
+    grad_h, grad_cell = torch.zeros_like(states[:, 0]), torch.zeros_like(cells[:, 0])
+    unclipped = None if projection_clip is None else states[:, 1:].abs() < projection_clip
+    u_t, v_t = u.transpose(1, 2), v.transpose(1, 2)
+    for t in range(gates.shape[1] - 1, -1, -1):
+        if grad_states is not None:
+            grad_h += grad_states[:, t]
+        if unclipped is None:
+            grad_projected[:, t] = grad_h
+        else:
+            torch.mul(grad_h, unclipped[:, t], out=grad_projected[:, t])
+        if grad_cells is not None:
+            grad_cell += grad_cells[:, t]
+        grad_output = torch.bmm(grad_projected[:, t], v_t)
+        _cell_backward(gates[:, t], cells[:, t], cells[:, t + 1], grad_output, grad_gates[:, t], grad_cell, cell_clip)
+        torch.bmm(grad_gates[:, t], u_t, out=grad_h)
+    return grad_h, grad_cell, grad_gates.sum(dim=(1, 2), dtype=upcast_dtype(gates.dtype))
+
+
+def _sum_of_products(
+    a: Float[Tensor, "directions length batch rows"], b: Float[Tensor, "directions length batch columns"]
+) -> Float[Tensor, "directions rows columns"]:
     """sum_t a_t^T b_t for each direction, in one product."""
-    a, b = (steps.transpose(0, 1).flatten(1, 2) for steps in (a, b))  # directions (length batch) width
-    return torch.bmm(a.transpose(1, 2), b)
+    return torch.bmm(a.flatten(1, 2).transpose(1, 2), b.flatten(1, 2))
 
 
 def _cell_forward(
@@ -150,25 +198,31 @@ def _cell_forward(
 
 
 def _cell_backward(
-    gates: Tensor, cell: Tensor, new_cell: Tensor, grad_output: Tensor, grad_cell: Tensor, clip: float | None
+    gates: Tensor,
+    cell: Tensor,
+    new_cell: Tensor,
+    grad_output: Tensor,
+    grad_gates: Tensor,
+    grad_cell: Tensor,
+    clip: float | None,
 ) -> None:
     """See `lstm_kernels.cell_backward`."""
     if gates.is_cuda and cell.dtype == torch.float32 and fast.has_triton():
         from qkv.nn.kernels.lstm_kernels import cell_backward
 
-        cell_backward(gates, cell, new_cell, grad_output, grad_cell, clip)
+        cell_backward(gates, cell, new_cell, grad_output, grad_gates, grad_cell, clip)
         return
     i, g, f, o = gates.chunk(4, dim=-1)
+    grad_i, grad_g, grad_f, grad_o = grad_gates.chunk(4, dim=-1)
     tanh_c = new_cell.tanh()
     grad_cell.addcmul_(grad_output * o, 1 - tanh_c * tanh_c)
     if clip is not None:
         grad_cell.mul_(new_cell.abs() < clip)
-    grad_i, grad_f = grad_cell * g * i * (1 - i), grad_cell * cell * f * (1 - f)
-    grad_g = grad_cell * i * (1 - g * g)
-    o.copy_(grad_output * tanh_c * o * (1 - o))
+    grad_i.copy_(grad_cell * g * i * (1 - i))
+    grad_g.copy_(grad_cell * i * (1 - g * g))
+    grad_f.copy_(grad_cell * cell * f * (1 - f))
+    grad_o.copy_(grad_output * tanh_c * o * (1 - o))
     grad_cell.mul_(f)
-    for gate, gradient in ((i, grad_i), (g, grad_g), (f, grad_f)):
-        gate.copy_(gradient)
 
 
 def _clip(x: Float[Tensor, "*shape"], limit: float | None) -> Float[Tensor, "*shape"]:

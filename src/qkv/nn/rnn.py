@@ -144,10 +144,10 @@ def reverse_index(lengths: Int[Tensor, "batch"], longest: int) -> Int[Tensor, "b
 
 
 def gather_time(
-    x: Float[Tensor, "batch length dim"], index: Int[Tensor, "batch length"]
-) -> Float[Tensor, "batch length dim"]:
-    """Reorder the time axis of each row."""
-    return x.gather(1, index[:, :, None].expand(-1, -1, x.shape[-1]))
+    x: Float[Tensor, "a b features"], index: Int[Tensor, "a b"], dim: int = 1
+) -> Float[Tensor, "a b features"]:
+    """Reorder the time axis `dim` of each row."""
+    return x.gather(dim, index[:, :, None].expand_as(x))
 
 
 class Bridge(nn.Module):

@@ -648,12 +648,13 @@ def one_tile_gradients(
     """dQ, dK and the contribution to dv of one item, for a tile of hidden units.
 
     With as many threads as hidden units, a thread holds one hidden unit of all queries, so that neither the sum over
-    the keys nor that over the queries exchanges anything, and each tanh is computed once. The rows of dS sum to zero.
+    the keys nor that over the queries exchanges anything, and each tanh is computed once. The hint that the hidden
+    units are not aligned keeps Triton from giving several of them to a thread. The rows of dS sum to zero.
     """
     item = tl.program_id(0).to(tl.int64)
     batch, head = item // heads, item % heads
     q = tl.arange(0, QUERIES)
-    d = tl.program_id(1) * HIDDEN + tl.arange(0, HIDDEN)
+    d = tl.multiple_of(tl.program_id(1) * HIDDEN + tl.arange(0, HIDDEN), 1)
     in_hidden = d < hidden
     inside = (q < queries)[:, None] & in_hidden[None, :]
     query_ptr += batch * query_batch_stride + head * query_head_stride

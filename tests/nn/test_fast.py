@@ -225,3 +225,19 @@ def test_the_maximum_of_a_convolution_matches_the_plain_one(width):
     torch.testing.assert_close(*results)
     weight = torch.randn_like(results[0])
     torch.testing.assert_close(*(torch.autograd.grad((result * weight).sum(), leaves) for result in results))
+
+
+def test_the_kernels_of_several_convolutions_match_the_plain_one():
+    pytest.importorskip("triton")
+    torch.manual_seed(0)
+    x = torch.randn(70, 6, 5).requires_grad_()
+    sizes = ((1, 3, True), (2, 20, False), (4, 131, True))
+    convolutions = [torch.nn.Conv1d(5, outputs, width, bias=bias) for width, outputs, bias in sizes]
+    leaves = [x, *(parameter for convolution in convolutions for parameter in convolution.parameters())]
+    actual = fast._fused_max_convolutions(x, convolutions, x.dtype)
+    expected = torch.cat([fast.plain_max_convolution(x, convolution) for convolution in convolutions], dim=-1)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fast.max_convolutions(x, convolutions), expected, rtol=1e-5, atol=1e-5)
+    weight = torch.randn_like(expected)
+    gradients = [torch.autograd.grad(result, leaves, weight) for result in (actual, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)

@@ -6,7 +6,7 @@ environment, or `with qkv.nn.fast.disabled():`, turns all of them off.
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -272,6 +272,70 @@ def max_convolution(x: Float[Tensor, "batch length inputs"], convolution: nn.Con
     windows = x.unfold(1, convolution.kernel_size[0], 1).flatten(2)  # batch positions (inputs width)
     highest = F.linear(windows, convolution.weight.flatten(1)).max(dim=1).values
     return highest if convolution.bias is None else highest + convolution.bias
+
+
+def max_convolutions(
+    x: Float[Tensor, "batch length inputs"], convolutions: Sequence[nn.Conv1d]
+) -> Float[Tensor, "batch outputs"]:
+    """`plain_max_convolution` of several convolutions, concatenated; in half precision on a GPU without the windows."""
+    if _enabled and x.is_cuda and has_triton() and not torch.compiler.is_compiling():
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        if dtype in (torch.bfloat16, torch.float16) and _fits_max_convolutions(x, convolutions):
+            return _fused_max_convolutions(x, convolutions, dtype)
+    return torch.cat([max_convolution(x, convolution) for convolution in convolutions], dim=-1)
+
+
+def _fits_max_convolutions(x: Tensor, convolutions: Sequence[nn.Conv1d]) -> bool:
+    from qkv.nn.kernels.convolution_kernels import MAX_POSITIONS, MAX_WINDOW
+
+    widths = [convolution.kernel_size[0] for convolution in convolutions]
+    return len(x) > 0 and x.shape[1] <= MAX_POSITIONS and max(widths) * x.shape[2] <= MAX_WINDOW
+
+
+def _fused_max_convolutions(x: Tensor, convolutions: Sequence[nn.Conv1d], dtype: torch.dtype) -> Tensor:
+    weights, biases = zip(*((convolution.weight, convolution.bias) for convolution in convolutions), strict=True)
+    return _MaxConvolutions.apply(x, dtype, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
+
+
+class _MaxConvolutions(torch.autograd.Function):
+    """Convolutions over positions followed by their maximum, which keep only the position of the maximum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype, count: int, *parameters: Tensor | None) -> Tensor:
+        from qkv.nn.kernels.convolution_kernels import max_convolution
+
+        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (x, *parameters)]
+        x = x.to(dtype).contiguous()
+        weights = [weight.to(dtype) for weight in parameters[:count] if weight is not None]
+        matrices = [weight.permute(2, 1, 0).flatten(0, 1).contiguous() for weight in weights]  # (width inputs) outputs
+        features = [matrix.shape[1] for matrix in matrices]
+        out = x.new_empty(len(x), sum(features))
+        argmax = torch.empty_like(out, dtype=torch.uint8)
+        parts = zip(matrices, parameters[count:], out.split(features, 1), argmax.split(features, 1), strict=True)
+        for matrix, bias, highest, position in parts:
+            max_convolution(x, matrix, bias, highest, position)
+        ctx.save_for_backward(x, argmax, *matrices)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from qkv.nn.kernels.convolution_kernels import add_input_gradient, weight_gradient
+
+        x, argmax, *matrices = ctx.saved_tensors
+        features = [matrix.shape[1] for matrix in matrices]
+        grad = grad.contiguous()
+        grad_x = torch.zeros_like(x, dtype=torch.float32)
+        grad_weights = []
+        for matrix, part, position in zip(matrices, grad.split(features, 1), argmax.split(features, 1), strict=True):
+            if ctx.needs_input_grad[0]:
+                add_input_gradient(part, position, matrix, grad_x)
+            grad_weight = weight_gradient(part, position, x, len(matrix))
+            grad_weights.append(grad_weight.unflatten(1, (-1, x.shape[2])).transpose(1, 2))
+        grad_biases = grad.sum(dim=0, dtype=torch.float32).split(features)
+        gradients = zip((grad_x, *grad_weights, *grad_biases), ctx.dtypes, strict=True)
+        first, *rest = (None if dtype is None else gradient.to(dtype) for gradient, dtype in gradients)
+        return first, None, None, *rest
 
 
 # Cross-entropy.

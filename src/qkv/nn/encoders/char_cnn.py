@@ -44,8 +44,9 @@ class CharCNN(nn.Module):
 
     def forward(self, characters: Int[Tensor, "batch words characters"]) -> Float[Tensor, "batch words dim"]:
         e = self.embed(characters.flatten(0, 1))
-        convolved = [fast.max_convolution(e, cast(nn.Conv1d, convolution)) for convolution in self.convolutions]
-        u = torch.cat([self.activation(features) for features in convolved], dim=-1)
+        u = self.activation(
+            fast.max_convolutions(e, [cast(nn.Conv1d, convolution) for convolution in self.convolutions])
+        )
         if self.normalize:
             u = F.layer_norm(u, u.shape[-1:])
         for highway in self.highways:

@@ -109,7 +109,7 @@ def test_several_tiles_in_every_dimension(device, dtype, monkeypatch):
     tiles = Tiles(
         score_query=16, score_key=32, gradient_position=16, gradient_hidden=16,
         context_query=16, context_value_bytes=64, score_gradient_value_bytes=64, one_query_value=16,
-        one_tile_value=16, one_tile_hidden=32,
+        one_tile_value_bytes=64, one_tile_hidden=32,
     )  # fmt: skip
     monkeypatch.setattr(additive, "TILES", tiles)
     monkeypatch.setattr(additive, "MIN_PROGRAMS", 1)

@@ -51,7 +51,7 @@ class Tiles:
     one_query_value: int = 512
     one_tile_query: int = 64
     one_tile_key: int = 128
-    one_tile_value: int = 64
+    one_tile_value_bytes: int = 128
     one_tile_hidden: int = 128
 
 
@@ -344,13 +344,15 @@ def _backward_one_tile(
     """Write the gradients of query, key and value from the scores; return partial sums of the vector's."""
     query, key, vector, value = problem.query, problem.key, problem.vector, problem.value
     items, query_tile = problem.items, _tile(TILES.one_tile_query, problem.queries)
-    value_tile, hidden_tile = _tile(TILES.one_tile_value, problem.value_dim), TILES.one_tile_hidden
+    value_tile = _tile(TILES.one_tile_value_bytes // value.element_size(), problem.value_dim)
+    hidden_tile = TILES.one_tile_hidden
     d_scores = scores.new_empty((items, problem.keys, query_tile))
     partial_sums = scores.new_empty((items, problem.hidden))
     kernels.one_tile_weights[(items, 1 + triton.cdiv(problem.value_dim, value_tile))](
         scores, lse, problem.lengths, value, *value.stride(), d_outputs, *d_outputs.stride(), d_value, d_scores,
         problem.heads, problem.queries, problem.keys, problem.value_dim,
-        QUERIES=query_tile, KEYS=_tile(TILES.one_tile_key, problem.keys), VALUES=value_tile, num_warps=4,
+        QUERIES=query_tile, KEYS=_tile(TILES.one_tile_key, problem.keys), VALUES=value_tile,
+        num_warps=2 * value.element_size(),
     )  # fmt: skip
     kernels.one_tile_gradients[(items, triton.cdiv(problem.hidden, hidden_tile))](
         query, *query.stride(), key, *key.stride(), vector, vector.stride(0), d_scores,

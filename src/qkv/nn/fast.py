@@ -8,6 +8,7 @@ import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -289,7 +290,8 @@ def _fits_max_convolutions(x: Tensor, convolutions: Sequence[nn.Conv1d]) -> bool
     from qkv.nn.kernels.convolution_kernels import MAX_POSITIONS, MAX_WINDOW
 
     widths = [convolution.kernel_size[0] for convolution in convolutions]
-    return len(x) > 0 and x.shape[1] <= MAX_POSITIONS and max(widths) * x.shape[2] <= MAX_WINDOW
+    fits = len(x) > 0 and x.shape[1] <= MAX_POSITIONS and max(widths) * x.shape[2] <= MAX_WINDOW
+    return fits and has_large_shared_memory(x.device)
 
 
 def _fused_max_convolutions(x: Tensor, convolutions: Sequence[nn.Conv1d], dtype: torch.dtype) -> Tensor:
@@ -500,6 +502,13 @@ def _cross_entropy_rows(
 def has_triton() -> bool:
     """Return whether Triton is installed."""
     return _HAS_TRITON
+
+
+@cache
+def has_large_shared_memory(device: torch.device) -> bool:
+    """Return whether a GPU has at least 160 KB of shared memory per block, as data-center GPUs since the A100."""
+    properties = torch.cuda.get_device_properties(device)
+    return bool(getattr(properties, "shared_memory_per_block_optin", 0) >= 160_000)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

@@ -126,8 +126,9 @@ class _Scan(torch.autograd.Function):
 
 def _has_fused_steps(u: Tensor, cell: Tensor) -> bool:
     """Return whether the kernels of a step that include the products are used."""
-    half = u.dtype in (torch.bfloat16, torch.float16)
-    return u.is_cuda and half and cell.dtype == torch.float32 and fast.has_triton()
+    if not u.is_cuda or u.dtype not in (torch.bfloat16, torch.float16) or cell.dtype != torch.float32:
+        return False
+    return fast.has_triton() and fast.has_large_shared_memory(u.device)
 
 
 def _fused_backward(

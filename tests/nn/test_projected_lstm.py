@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qkv.nn import fast
-from qkv.nn.projected_lstm import _cell_backward, _cell_forward, plain_scan, scan
+from qkv.nn.projected_lstm import _cell_backward, _cell_forward, _projected_gradient, plain_scan, scan
 
 
 def inputs(dtype: torch.dtype = torch.float64, length: int = 4) -> list[torch.Tensor]:
@@ -56,29 +56,23 @@ def test_the_kernels_of_a_step_equal_the_operations_of_pytorch():
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("clips", [(None, None), (0.5, 0.7)])
-@pytest.mark.parametrize("with_cells", [True, False])
-def test_the_kernels_that_include_the_products_equal_the_plain_scan(clips, with_cells, monkeypatch):
+@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize("with_output", [True, False])
+def test_the_kernel_of_the_projected_gradient_equals_the_operations_of_pytorch(clip, with_output):
     pytest.importorskip("triton")
     from qkv.nn.kernels import lstm_kernels
 
-    tiles = lstm_kernels.Tiles(rows=16, units=16, features=16, warps=4)
-    monkeypatch.setattr(lstm_kernels, "FORWARD_TILES", tiles)
-    monkeypatch.setattr(lstm_kernels, "BACKWARD_TILES", tiles)
     torch.manual_seed(0)
-    length, batch, dim, hidden = 3, 18, 20, 24
-    shapes = [
-        (length, 2, batch, 4 * hidden), (2, 4 * hidden), (2, batch, dim), (2, batch, hidden),
-        (2, dim, 4 * hidden), (2, hidden, dim),
-    ]  # fmt: skip
-    tensors = [(torch.randn(shape) * (shape[-2] ** -0.5 if shape[0] == 2 else 1)).requires_grad_() for shape in shapes]
-    expected = plain_scan(*tensors, *clips)
-    monkeypatch.setattr("qkv.nn.projected_lstm._has_fused_steps", lambda *_: True)
-    actual = scan(*tensors, *clips)
-    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
-    kept = 2 if with_cells else 1
-    weights = [torch.randn_like(part) for part in expected[:kept]]
-    expected_grads = torch.autograd.grad(expected[:kept], tensors, weights)
-    for _ in range(2):  # a second backward pass needs what the forward pass saved
-        actual_grads = torch.autograd.grad(actual[:kept], tensors, weights, retain_graph=True)
-        torch.testing.assert_close(actual_grads, expected_grads, rtol=1e-4, atol=1e-5)
+    grad_h, h = torch.randn(2, 3, 7), torch.randn(2, 5, 3, 7)[:, 2]
+    grad_output = torch.randn(2, 4, 3, 7)[:, 1] if with_output else None
+    results = [torch.full((2, 6, 3, 7), torch.nan)[:, 3] for _ in range(2)]
+    _projected_gradient(grad_h, grad_output, h, results[0], clip)
+    lstm_kernels.projected_gradient(grad_h, grad_output, h, results[1], clip)
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_a_second_backward_pass_gives_the_same_gradients():
+    tensors = inputs()
+    states, cells = scan(*tensors, 0.5, 0.7)
+    first, second = (torch.autograd.grad(states.sum() + cells.sum(), tensors, retain_graph=True) for _ in range(2))
+    torch.testing.assert_close(first, second, rtol=0.0, atol=0.0)

@@ -3,9 +3,9 @@
     i, f, o = sigmoid(x_t + U h + b),   g = tanh(x_t + U h + b)
     c = clip(f c + i g),   h = clip(V (o tanh(c)))
 
-`scan` computes what `plain_scan` does, with a hand-written backward pass: one kernel for the gates of a step, which
-includes the product with U in half precision, and the gradients of U and V in one product over all steps. In memory the
-directions come first, so that the steps of a direction are the rows of one matrix.
+`scan` computes what `plain_scan` does, with a hand-written backward pass: one kernel for the gates of a step, and the
+gradients of U and V in one product over all steps. In memory the directions come first, so that the steps of a
+direction are the rows of one matrix.
 """
 
 from typing import Any
@@ -86,21 +86,12 @@ class _Scan(torch.autograd.Function):
         outputs = x.new_empty(directions, length, *cell.shape[1:])  # o tanh(c)
         states[:, 0], cells[:, 0] = hidden, cell
         u, v = u.contiguous(), v.contiguous()
-        fused = _has_fused_steps(u, cell)
         for t in range(length):
-            if fused:
-                from qkv.nn.kernels.lstm_kernels import step_forward
-
-                step_forward(x, bias, u, states, gates, cells, outputs, t, cell_clip, projection_clip)
-                torch.bmm(outputs[:, t], v, out=states[:, t + 1])
-                continue
             torch.bmm(states[:, t], u, out=gates[:, t])
             _cell_forward(gates[:, t], x[:, t], bias, cells[:, t], cells[:, t + 1], outputs[:, t], cell_clip)
             torch.bmm(outputs[:, t], v, out=states[:, t + 1])
             if projection_clip is not None:
                 states[:, t + 1].clamp_(-projection_clip, projection_clip)
-        if fused and projection_clip is not None:
-            states[:, 1:].clamp_(-projection_clip, projection_clip)
         ctx.save_for_backward(gates, bias, states, cells, outputs, u, v)
         ctx.clips = cell_clip, projection_clip
         ctx.set_materialize_grads(False)
@@ -110,65 +101,24 @@ class _Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_states: Tensor | None, grad_cells: Tensor | None) -> tuple[Tensor | None, ...]:
         gates, bias, states, cells, outputs, u, v = ctx.saved_tensors
+        cell_clip, projection_clip = ctx.clips
         grad_gates, grad_projected = torch.empty_like(gates), torch.empty_like(states[:, 1:])
-        steps = _fused_backward if _has_fused_steps(u, cells) else _backward
+        grad_h, grad_cell = torch.zeros_like(states[:, 0]), torch.zeros_like(cells[:, 0])
         if grad_states is not None:
             grad_states = grad_states.transpose(0, 1).contiguous()
-        if grad_cells is not None:
-            grad_cells = grad_cells.transpose(0, 1).contiguous()
-        grad_hidden, grad_cell, grad_bias = steps(
-            grad_states, grad_cells, gates, states, cells, u, v, grad_gates, grad_projected, *ctx.clips
-        )
+        u_t, v_t = u.transpose(1, 2), v.transpose(1, 2)
+        for t in range(gates.shape[1] - 1, -1, -1):
+            grad_output = None if grad_states is None else grad_states[:, t]
+            _projected_gradient(grad_h, grad_output, states[:, t + 1], grad_projected[:, t], projection_clip)
+            if grad_cells is not None:
+                grad_cell += grad_cells[t]
+            grad_m = torch.bmm(grad_projected[:, t], v_t)
+            _cell_backward(gates[:, t], cells[:, t], cells[:, t + 1], grad_m, grad_gates[:, t], grad_cell, cell_clip)
+            torch.bmm(grad_gates[:, t], u_t, out=grad_h)
+        grad_bias = grad_gates.sum(dim=(1, 2), dtype=bias.dtype) if ctx.needs_input_grad[1] else None
         grad_u = _sum_of_products(states[:, :-1], grad_gates) if ctx.needs_input_grad[4] else None
         grad_v = _sum_of_products(outputs, grad_projected) if ctx.needs_input_grad[5] else None
-        return grad_gates.transpose(0, 1), grad_bias.to(bias.dtype), grad_hidden, grad_cell, grad_u, grad_v, None, None
-
-
-def _has_fused_steps(u: Tensor, cell: Tensor) -> bool:
-    """Return whether the kernels of a step that include the products are used."""
-    if not u.is_cuda or u.dtype not in (torch.bfloat16, torch.float16) or cell.dtype != torch.float32:
-        return False
-    return fast.has_triton() and fast.has_large_shared_memory(u.device)
-
-
-def _fused_backward(
-    grad_states: Tensor | None, grad_cells: Tensor | None, gates: Tensor, states: Tensor, cells: Tensor, u: Tensor,
-    v: Tensor, grad_gates: Tensor, grad_projected: Tensor, cell_clip: float | None, projection_clip: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """`_backward` with the products inside the kernels."""
-    from qkv.nn.kernels.lstm_kernels import new_parts, step_backward
-
-    grad_cell = torch.zeros_like(cells[:, 0])
-    parts, grad_bias = new_parts(states, cells)
-    for t in range(gates.shape[1] - 1, -1, -1):
-        step_backward(
-            grad_states, grad_cells, u, v, states, gates, cells, grad_projected, grad_gates, grad_cell, grad_bias,
-            parts, t, cell_clip, projection_clip,
-        )  # fmt: skip
-    return parts.sum(dim=0).to(states.dtype), grad_cell, grad_bias.sum(dim=0)
-
-
-def _backward(
-    grad_states: Tensor | None, grad_cells: Tensor | None, gates: Tensor, states: Tensor, cells: Tensor, u: Tensor,
-    v: Tensor, grad_gates: Tensor, grad_projected: Tensor, cell_clip: float | None, projection_clip: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Write the gradients of the gates and of V (o tanh(c)); return those of the first h and c, and of the bias."""
-    grad_h, grad_cell = torch.zeros_like(states[:, 0]), torch.zeros_like(cells[:, 0])
-    unclipped = None if projection_clip is None else states[:, 1:].abs() < projection_clip
-    u_t, v_t = u.transpose(1, 2), v.transpose(1, 2)
-    for t in range(gates.shape[1] - 1, -1, -1):
-        if grad_states is not None:
-            grad_h += grad_states[:, t]
-        if unclipped is None:
-            grad_projected[:, t] = grad_h
-        else:
-            torch.mul(grad_h, unclipped[:, t], out=grad_projected[:, t])
-        if grad_cells is not None:
-            grad_cell += grad_cells[:, t]
-        grad_output = torch.bmm(grad_projected[:, t], v_t)
-        _cell_backward(gates[:, t], cells[:, t], cells[:, t + 1], grad_output, grad_gates[:, t], grad_cell, cell_clip)
-        torch.bmm(grad_gates[:, t], u_t, out=grad_h)
-    return grad_h, grad_cell, grad_gates.sum(dim=(1, 2), dtype=upcast_dtype(gates.dtype))
+        return grad_gates.transpose(0, 1), grad_bias, grad_h, grad_cell, grad_u, grad_v, None, None
 
 
 def _sum_of_products(
@@ -224,6 +174,23 @@ def _cell_backward(
     grad_f.copy_(grad_cell * cell * f * (1 - f))
     grad_o.copy_(grad_output * tanh_c * o * (1 - o))
     grad_cell.mul_(f)
+
+
+def _projected_gradient(
+    grad_h: Tensor, grad_output: Tensor | None, h: Tensor, grad_projected: Tensor, clip: float | None
+) -> None:
+    """See `lstm_kernels.projected_gradient`."""
+    if h.is_cuda and h.dtype != torch.float64 and fast.has_triton():
+        from qkv.nn.kernels.lstm_kernels import projected_gradient
+
+        projected_gradient(grad_h, grad_output, h, grad_projected, clip)
+        return
+    if grad_output is None:
+        grad_projected.copy_(grad_h)
+    else:
+        torch.add(grad_h, grad_output, out=grad_projected)
+    if clip is not None:
+        grad_projected.mul_(h.abs() < clip)
 
 
 def _clip(x: Float[Tensor, "*shape"], limit: float | None) -> Float[Tensor, "*shape"]:

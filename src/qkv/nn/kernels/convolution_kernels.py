@@ -21,7 +21,7 @@ from qkv.types import Float, Tensor
 MAX_WINDOW = 128  # inputs of a window
 MAX_POSITIONS = 256  # positions are stored as bytes
 PROGRAMS = 256  # of the gradient of the weights, each of which sums over some of the words
-WORDS, FEATURES, WARPS = 64, 128, 8
+WORDS, FEATURES, WARPS = 64, 64, 4
 
 INTERPRETED: tl.constexpr = tl.constexpr(bool(triton.knobs.runtime.interpret))
 

@@ -24,8 +24,8 @@ class Tiles:
 
     elements: int = 2048  # of the forward pass
     rows: int = 16  # of the backward pass, in one step
-    columns: int = 256
-    row_blocks: int = 64  # each yields one partial sum per column
+    columns: int = 128
+    row_blocks: int = 128  # each yields one partial sum per column
 
 
 TILES = Tiles()

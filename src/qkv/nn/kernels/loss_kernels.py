@@ -10,8 +10,7 @@ import triton.language as tl
 
 from qkv.types import Float, Int, Tensor
 
-MAX_BLOCK = 8192  # logits that a program holds at a time
-WARPS = 8  # of a program with blocks of that size
+MAX_BLOCK = 4096  # logits that a program holds at a time
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
@@ -77,6 +76,6 @@ def cross_entropy_rows(
         _cross_entropy[(len(logits),)](
             logits, out, targets, weights, losses, logits.stride(0), out.stride(0), vocabulary, label_smoothing,
             BLOCK=block, GRADIENT=gradient is not None, SMOOTHING=label_smoothing > 0,
-            num_warps=WARPS if block >= 4096 else 4,
+            num_warps=4,
         )  # fmt: skip
     return losses.sum()

@@ -1,18 +1,7 @@
-"""Triton kernels of one step of an LSTM with projection, forward and backward; `projected_lstm` launches them.
-
-`cell_forward` and `cell_backward` compute the gates and c from U h, and its gradient. In half precision, `step_forward`
-and `step_backward` include the products with U and, in the backward pass, V:
-
-    step_forward         gates and c from h, x and U                  then h = V (o tanh(c)) by a library
-    projected_gradient   dp = dh, where |h| is below the clip: the sum of dy and of the parts of U^T dgates
-    step_backward        dgates and dc from V^T dp, and the part of U^T dgates of each tile of hidden units
-
-Their tensors are [direction, step, row, feature].
-"""
+"""Triton kernels of one step of an LSTM with projection, forward and backward; `projected_lstm` launches them."""
 
 # ruff: noqa: N803 (upper-case arguments are compile-time constants, following the Triton convention)
 
-from dataclasses import dataclass
 from typing import no_type_check
 
 import torch
@@ -23,23 +12,6 @@ from qkv.types import Float, Tensor
 
 BLOCK = 512
 NO_CLIP = 3.4e38
-
-INTERPRETED: tl.constexpr = tl.constexpr(bool(triton.knobs.runtime.interpret))
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """Tile sizes of a step: rows of the batch, hidden units, and features of h per iteration of the products."""
-
-    rows: int
-    units: int
-    features: int
-    warps: int
-    stages: int = 3
-
-
-FORWARD_TILES = Tiles(rows=64, units=64, features=64, warps=8)
-BACKWARD_TILES = Tiles(rows=64, units=64, features=64, warps=8)
 
 
 @triton.jit
@@ -171,244 +143,37 @@ def cell_backward(
         )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------- steps that include the products
-
-
 @triton.jit
-@no_type_check
-def _product(a, b, total):
-    """total + a b, accumulated in float32; the interpreter does not support bfloat16 operands."""
-    if INTERPRETED:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), acc=total)
-    else:
-        return tl.dot(a, b, acc=total)
-
-
-@triton.jit(do_not_specialize=["t"])
-@no_type_check
-def _step_forward(
-    x, bias, u, states, gates, cells, outputs, t, length, batch, hidden, features, cell_clip, projection_clip,
-    ROWS: tl.constexpr, UNITS: tl.constexpr, FEATURES: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """The gates, c and o tanh(c) of step t; all h but the first are clipped here, since they are stored unclipped."""
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    direction = tl.program_id(2).to(tl.int64)
-    in_row, in_unit = row < batch, unit < hidden
-    inside = in_row[:, None] & in_unit[None, :]
-    step = (direction * length + t) * batch + row[:, None]  # of tensors with one entry per step
-    state = (direction * (length + 1) + t) * batch + row[:, None]  # of tensors that begin with the initial state
-    bias += direction * 4 * hidden + unit
-    u += direction * features * 4 * hidden
-    x += step * 4 * hidden + unit[None, :]
-
-    i = tl.load(x, mask=inside, other=0.0).to(tl.float32)
-    g = tl.load(x + hidden, mask=inside, other=0.0).to(tl.float32)
-    f = tl.load(x + 2 * hidden, mask=inside, other=0.0).to(tl.float32)
-    o = tl.load(x + 3 * hidden, mask=inside, other=0.0).to(tl.float32)
-    clip = tl.where(t > 0, projection_clip, 3.4e38)
-    for first in tl.range(0, features, FEATURES, num_stages=STAGES):
-        d = first + tl.arange(0, FEATURES)
-        in_feature = d < features
-        h = tl.load(states + state * features + d[None, :], mask=in_row[:, None] & in_feature[None, :], other=0.0)
-        h = tl.minimum(tl.maximum(h.to(tl.float32), -clip), clip).to(u.dtype.element_ty)
-        u_at = u + d[:, None] * 4 * hidden + unit[None, :]
-        in_u = in_feature[:, None] & in_unit[None, :]
-        i = _product(h, tl.load(u_at, mask=in_u, other=0.0), i)
-        g = _product(h, tl.load(u_at + hidden, mask=in_u, other=0.0), g)
-        f = _product(h, tl.load(u_at + 2 * hidden, mask=in_u, other=0.0), f)
-        o = _product(h, tl.load(u_at + 3 * hidden, mask=in_u, other=0.0), o)
-
-    i = tl.sigmoid(i + tl.load(bias, mask=in_unit, other=0.0).to(tl.float32)[None, :])
-    g = _tanh(g + tl.load(bias + hidden, mask=in_unit, other=0.0).to(tl.float32)[None, :])
-    f = tl.sigmoid(f + tl.load(bias + 2 * hidden, mask=in_unit, other=0.0).to(tl.float32)[None, :])
-    o = tl.sigmoid(o + tl.load(bias + 3 * hidden, mask=in_unit, other=0.0).to(tl.float32)[None, :])
-    new_cells = cells + (state + batch) * hidden + unit[None, :]
-    c = f * tl.load(cells + state * hidden + unit[None, :], mask=inside, other=0.0) + i * g
-    c = tl.minimum(tl.maximum(c, -cell_clip), cell_clip)
-    kind = gates.dtype.element_ty
-    gates += step * 4 * hidden + unit[None, :]
-    tl.store(gates, i.to(kind), mask=inside)
-    tl.store(gates + hidden, g.to(kind), mask=inside)
-    tl.store(gates + 2 * hidden, f.to(kind), mask=inside)
-    tl.store(gates + 3 * hidden, o.to(kind), mask=inside)
-    tl.store(new_cells, c, mask=inside)
-    tl.store(outputs + step * hidden + unit[None, :], (o * _tanh(c)).to(kind), mask=inside)
-
-
-@triton.jit(do_not_specialize=["t"])
 @no_type_check
 def _projected_gradient(
-    grad_states,
-    parts,
-    states,
-    grad_projected,
-    t,
-    length,
-    batch,
-    features,
-    clip,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    grad_h, grad_output, h, grad_projected, output_stride, h_stride, projected_stride, size, clip, BLOCK: tl.constexpr
 ):
-    """The gradient of V (o tanh(c)) of step t, zero where h is clipped, from those of h as output and as input."""
     direction = tl.program_id(1).to(tl.int64)
-    size = batch * features
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < size
-    step = (direction * length + t) * size + index
-    total = tl.zeros([BLOCK], tl.float32)
-    if grad_states is not None:
-        total += tl.load(grad_states + step, mask=inside, other=0.0).to(tl.float32)
-    if t + 1 < length:
-        for part in tl.static_range(PARTS):
-            total += tl.load(parts + (part * tl.num_programs(1) + direction) * size + index, mask=inside, other=0.0)
-    h = tl.load(states + (direction * (length + 1) + t + 1) * size + index, mask=inside, other=0.0).to(tl.float32)
-    total = tl.where(tl.abs(h) < clip, total, 0.0)
-    tl.store(grad_projected + step, total.to(grad_projected.dtype.element_ty), mask=inside)
+    total = tl.load(grad_h + direction * size + index, mask=inside, other=0.0).to(tl.float32)
+    if grad_output is not None:
+        total += tl.load(grad_output + direction * output_stride + index, mask=inside, other=0.0).to(tl.float32)
+    unclipped = tl.abs(tl.load(h + direction * h_stride + index, mask=inside, other=0.0).to(tl.float32)) < clip
+    at = grad_projected + direction * projected_stride + index
+    tl.store(at, tl.where(unclipped, total, 0.0).to(grad_projected.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["t"])
-@no_type_check
-def _step_backward(
-    grad_projected, grad_cells, u, v, gates, cells, grad_gates, grad_cell, grad_bias, parts,
-    t, length, batch, hidden, features, clip,
-    ROWS: tl.constexpr, UNITS: tl.constexpr, FEATURES: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Gradients of the gates of step t before their activation and of c, and this tile's part of U^T dgates.
-
-    Adds the gradient of the bias to that of the following steps.
-    """
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    direction = tl.program_id(2).to(tl.int64)
-    in_row, in_unit = row < batch, unit < hidden
-    inside = in_row[:, None] & in_unit[None, :]
-    step = (direction * length + t) * batch + row[:, None]
-    state = (direction * (length + 1) + t) * batch + row[:, None]
-    u += direction * features * 4 * hidden
-    v += direction * hidden * features
-
-    grad_m = tl.zeros([ROWS, UNITS], tl.float32)
-    for first in tl.range(0, features, FEATURES, num_stages=STAGES):
-        d = first + tl.arange(0, FEATURES)
-        in_feature = d < features
-        p = tl.load(
-            grad_projected + step * features + d[None, :], mask=in_row[:, None] & in_feature[None, :], other=0.0
-        )
-        v_t = tl.load(v + unit[None, :] * features + d[:, None], mask=in_feature[:, None] & in_unit[None, :], other=0.0)
-        grad_m = _product(p, v_t, grad_m)
-
-    gates += step * 4 * hidden + unit[None, :]
-    i = tl.load(gates, mask=inside, other=0.0).to(tl.float32)
-    g = tl.load(gates + hidden, mask=inside, other=0.0).to(tl.float32)
-    f = tl.load(gates + 2 * hidden, mask=inside, other=0.0).to(tl.float32)
-    o = tl.load(gates + 3 * hidden, mask=inside, other=0.0).to(tl.float32)
-    c_before = tl.load(cells + state * hidden + unit[None, :], mask=inside, other=0.0)
-    c = tl.load(cells + (state + batch) * hidden + unit[None, :], mask=inside, other=0.0)
-    grad_cell += (direction * batch + row[:, None]) * hidden + unit[None, :]
-    grad_c = tl.load(grad_cell, mask=inside, other=0.0)
-    if grad_cells is not None:
-        grad_c += tl.load(grad_cells + step * hidden + unit[None, :], mask=inside, other=0.0)
-    grad_i, grad_g, grad_f, grad_o, grad_c = _gate_gradients(i, g, f, o, c, c_before, grad_m, grad_c, clip)
-    tl.store(grad_cell, grad_c, mask=inside)
-
-    kind = gates.dtype.element_ty
-    grad_bias += (tl.program_id(1) * tl.num_programs(2) + direction) * 4 * hidden + unit
-    _add(grad_bias, tl.sum(grad_i, axis=0), in_unit)
-    _add(grad_bias + hidden, tl.sum(grad_g, axis=0), in_unit)
-    _add(grad_bias + 2 * hidden, tl.sum(grad_f, axis=0), in_unit)
-    _add(grad_bias + 3 * hidden, tl.sum(grad_o, axis=0), in_unit)
-    grad_i, grad_g, grad_f, grad_o = grad_i.to(kind), grad_g.to(kind), grad_f.to(kind), grad_o.to(kind)
-    grad_gates += step * 4 * hidden + unit[None, :]
-    tl.store(grad_gates, grad_i, mask=inside)
-    tl.store(grad_gates + hidden, grad_g, mask=inside)
-    tl.store(grad_gates + 2 * hidden, grad_f, mask=inside)
-    tl.store(grad_gates + 3 * hidden, grad_o, mask=inside)
-
-    parts += ((tl.program_id(0) * tl.num_programs(2) + direction) * batch + row[:, None]) * features
-    for first in tl.range(0, features, FEATURES, num_stages=STAGES):
-        d = first + tl.arange(0, FEATURES)
-        in_feature = d < features
-        u_at = u + d[None, :] * 4 * hidden + unit[:, None]
-        in_u = in_unit[:, None] & in_feature[None, :]
-        total = tl.zeros([ROWS, FEATURES], tl.float32)
-        total = _product(grad_i, tl.load(u_at, mask=in_u, other=0.0), total)
-        total = _product(grad_g, tl.load(u_at + hidden, mask=in_u, other=0.0), total)
-        total = _product(grad_f, tl.load(u_at + 2 * hidden, mask=in_u, other=0.0), total)
-        total = _product(grad_o, tl.load(u_at + 3 * hidden, mask=in_u, other=0.0), total)
-        tl.store(parts + d[None, :], total, mask=in_row[:, None] & in_feature[None, :])
-
-
-@triton.jit
-@no_type_check
-def _add(at, x, inside):
-    tl.store(at, tl.load(at, mask=inside, other=0.0) + x, mask=inside)
-
-
-def step_forward(
-    x: Float[Tensor, "directions length batch gates"],
-    bias: Float[Tensor, "directions gates"],
-    u: Float[Tensor, "directions dim gates"],
-    states: Float[Tensor, "directions states batch dim"],
-    gates: Float[Tensor, "directions length batch gates"],
-    cells: Float[Tensor, "directions states batch hidden"],
-    outputs: Float[Tensor, "directions length batch hidden"],
-    t: int,
-    cell_clip: float | None,
-    projection_clip: float | None,
+def projected_gradient(
+    grad_h: Float[Tensor, "directions batch dim"],
+    grad_output: Float[Tensor, "directions batch dim"] | None,
+    h: Float[Tensor, "directions batch dim"],
+    grad_projected: Float[Tensor, "directions batch dim"],
+    clip: float | None,
 ) -> None:
-    """Write the activations of the gates, c and o tanh(c) of step t; h is clipped when it is read."""
-    directions, length, batch, hidden = outputs.shape
-    tiles = FORWARD_TILES
-    with torch.cuda.device_of(x):
-        _step_forward[(triton.cdiv(hidden, tiles.units), triton.cdiv(batch, tiles.rows), directions)](
-            x, bias, u, states, gates, cells, outputs, t, length, batch, hidden, states.shape[-1],
-            cell_clip or NO_CLIP, projection_clip or NO_CLIP,
-            ROWS=tiles.rows, UNITS=tiles.units, FEATURES=tiles.features, STAGES=tiles.stages, num_warps=tiles.warps,
-        )  # fmt: skip
+    """Write the gradient of V (o tanh(c)), zero where h is clipped, from those of h as input and as output.
 
-
-def new_parts(
-    states: Float[Tensor, "directions states batch dim"], cells: Float[Tensor, "directions states batch hidden"]
-) -> tuple[Float[Tensor, "parts directions batch dim"], Float[Tensor, "tiles directions gates"]]:
-    """Return zeros for the parts of U^T dgates and for the gradient of the bias."""
-    directions, _, batch, dim = states.shape
-    hidden = cells.shape[-1]
-    parts = cells.new_zeros(triton.cdiv(hidden, BACKWARD_TILES.units), directions, batch, dim)
-    return parts, cells.new_zeros(triton.cdiv(batch, BACKWARD_TILES.rows), directions, 4 * hidden)
-
-
-def step_backward(
-    grad_states: Float[Tensor, "directions length batch dim"] | None,
-    grad_cells: Float[Tensor, "directions length batch hidden"] | None,
-    u: Float[Tensor, "directions dim gates"],
-    v: Float[Tensor, "directions hidden dim"],
-    states: Float[Tensor, "directions states batch dim"],
-    gates: Float[Tensor, "directions length batch gates"],
-    cells: Float[Tensor, "directions states batch hidden"],
-    grad_projected: Float[Tensor, "directions length batch dim"],
-    grad_gates: Float[Tensor, "directions length batch gates"],
-    grad_cell: Float[Tensor, "directions batch hidden"],
-    grad_bias: Float[Tensor, "tiles directions gates"],
-    parts: Float[Tensor, "parts directions batch dim"],
-    t: int,
-    cell_clip: float | None,
-    projection_clip: float | None,
-) -> None:
-    """Write the gradients of V (o tanh(c)) and of the gates of step t, and the parts of that of the previous h.
-
-    Overwrite the gradient of c with that of the previous c, and add to that of the bias.
+    The directions may have any stride, except those of `grad_h`.
     """
-    directions, length, batch, dim = grad_projected.shape
-    hidden, tiles = v.shape[1], BACKWARD_TILES
-    with torch.cuda.device_of(u):
+    directions, batch, dim = h.shape
+    output_stride = 0 if grad_output is None else grad_output.stride(0)
+    with torch.cuda.device_of(h):
         _projected_gradient[(triton.cdiv(batch * dim, BLOCK), directions)](
-            grad_states, parts, states, grad_projected, t, length, batch, dim, projection_clip or NO_CLIP,
-            PARTS=len(parts), BLOCK=BLOCK,
-        )  # fmt: skip
-        _step_backward[(triton.cdiv(hidden, tiles.units), triton.cdiv(batch, tiles.rows), directions)](
-            grad_projected, grad_cells, u, v, gates, cells, grad_gates, grad_cell, grad_bias, parts,
-            t, length, batch, hidden, dim, cell_clip or NO_CLIP,
-            ROWS=tiles.rows, UNITS=tiles.units, FEATURES=tiles.features, STAGES=tiles.stages, num_warps=tiles.warps,
+            grad_h, grad_output, h, grad_projected, output_stride, h.stride(0), grad_projected.stride(0), batch * dim,
+            clip or NO_CLIP, BLOCK=BLOCK,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -314,6 +314,7 @@ class TestSparse:
     @pytest.mark.parametrize("alpha", [1.05, 1.3, 1.5, 1.8, 2.0, 2.5, 4.0, 9.0])
     @settings(max_examples=8, deadline=None)
     @given(scores=st.lists(st.floats(-8, 8), min_size=1, max_size=40))
+    @example(scores=[0.0, 0.0, 0.0, 0.0, 3.0])  # one weight of 1, and tau at its minimum
     def test_entmax_satisfies_the_kkt_conditions(self, alpha, scores):
         # KKT conditions of max p . s + H(p), H(p) = sum (p - p^a) / (a (a - 1)): the gradient is constant on the
         # support and not larger elsewhere, so p_i = [d_i]_+ ^ (1 / (a - 1)) with d_i = (a - 1) s_i - tau.

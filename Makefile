@@ -7,15 +7,21 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 # worksteal balances the load between the workers.
 PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
+# Tests start many processes, which would compile the package again each time.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint compiled clean
 
 demo: $(READY)
 	$(BIN)/qkv demo
 
-test: $(READY) lint
+# mypy and the compiled tests with one worker use one core each.
+test: $(READY)
+	$(MAKE) --jobs 2 --output-sync=target lint compiled
 	$(PYTEST)
-	QKV_CHECK_SHAPES=0 $(PYTEST) -m compiled $$(grep -rl --include='*.py' 'mark\.compiled' tests)
+
+compiled: $(READY)
+	OMP_NUM_THREADS=1 QKV_CHECK_SHAPES=0 $(BIN)/pytest -m compiled $$(grep -rl --include='*.py' 'mark\.compiled' tests)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -2,11 +2,13 @@
 
 import importlib.util
 import os
+from pathlib import Path
 
 import jaxtyping
 import pytest
 import torch
 
+from tests import shape_checks
 from tests.requirements import pytest_configure, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 SHAPED = ["attention", "datasets.batching", "generation", "metrics", "models", "nn", "tasks", "training"]
@@ -21,7 +23,14 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 if importlib.util.find_spec("beartype") is not None and os.environ.get("QKV_CHECK_SHAPES") != "0":
-    jaxtyping.install_import_hook([f"qkv.{part}" for part in SHAPED], "beartype.beartype")
+    shape_checks.install([f"qkv.{part}" for part in SHAPED])
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this test session, shared by all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture

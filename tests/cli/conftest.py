@@ -1,11 +1,13 @@
 """Fixtures: a small trained model and the in-process command line."""
 
 import io
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from qkv.cli.main import main
 
@@ -13,13 +15,18 @@ from .command import TINY, Ended, process
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run trained for two short epochs; its outputs are meaningless but deterministic."""
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    done = process("train", "dates-gru", "--set", "data.size=300", *TINY, "--output", folder)
-    assert done.code == 0, done.err
-    assert done.out == f"{folder}\n"
-    return folder
+def run(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run trained for two short epochs; its outputs are meaningless but deterministic.
+
+    The first worker trains it, and each worker has a copy of its own.
+    """
+    folder = shared_folder / "trained"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            done = process("train", "dates-gru", "--set", "data.size=300", *TINY, "--output", folder)
+            assert done.code == 0, done.err
+            assert done.out == f"{folder}\n"
+    return shutil.copytree(folder, tmp_path_factory.mktemp("trained") / "run")
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ MOST_ERROR = {"float32": 1e-6, "bfloat16": 6e-3, "int8": 1.5e-2}  # of the norm
 
 
 @pytest.fixture(params=["native", "portable"])
-def kernels(request, monkeypatch, tmp_path):
+def kernels(request, monkeypatch, shared_folder):
     """The kernels as compiled for this machine, and with plain loops."""
     require_kernels()
     if request.param == "portable":
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(shared_folder / "portable kernels"))  # compiled once
         flags = [flag for flag in libraries.FLAGS if flag != "-march=native"]
         monkeypatch.setattr(libraries, "FLAGS", (*flags, "-DQKV_PORTABLE"))
     library.cache_clear()

@@ -117,8 +117,8 @@ def test_compiled_blocks_have_the_same_gradients():
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
 
 
-def test_a_profile_has_a_trace_and_a_table(tiny, tmp_path, capsys):
-    job.begin(tiny, tmp_path / "run", "cpu", profile=True)
+def test_a_profile_has_a_trace_and_a_table(tiny_text, tmp_path, capsys):
+    job.begin(tiny_text, tmp_path / "run", "cpu", profile=True)
     table = (tmp_path / "run" / "profile" / "table.txt").read_text()
     assert "tokens/s" in table
     assert "MFU" in table

@@ -1,6 +1,6 @@
 """Memory addressing of neural Turing machines (Graves, Wayne and Danihelka 2014).
 
-w_c = softmax(b s)                           content addressing: s is the score, b its strength
+w_c = softmax(beta score)                    content addressing, with the strength beta
 w_g = g w_c + (1 - g) w_previous             interpolation with the previous weights
 w~(i) = sum_j w_g(j) shift(i - j)            circular shift
 w(i) = w~(i)^gamma / sum_j w~(j)^gamma       sharpening
@@ -31,7 +31,7 @@ class Addressing(Align):
     gate: Float[Tensor, "batch heads query"]  # g: 1 for content, 0 for the previous weights
     shift: Float[Tensor, "batch heads query shifts"]  # distribution over shifts by -r ... r positions: 2 r + 1 values
     sharpening: Float[Tensor, "batch heads query"]  # gamma
-    strength: Float[Tensor, "batch heads query"] | None = None  # b, by default 1
+    strength: Float[Tensor, "batch heads query"] | None = None  # beta, by default 1
 
     def __post_init__(self) -> None:
         rows = self.gate.shape

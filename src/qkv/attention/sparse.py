@@ -99,7 +99,7 @@ def _threshold(z: Tensor, alpha: float) -> Tensor:
         scatter = z.square().cumsum(dim=-1) - k * mean.square()  # k variance
         tau = mean - ((1.0 - scatter) / k).clamp(min=0.0).sqrt()
     support = (tau <= z).sum(dim=-1, keepdim=True)  # the largest whose lowest score is not below tau, at least 1
-    return tau.gather(-1, support - 1)
+    return tau.gather(-1, support - 1).clamp(min=-1.0)  # not below by rounding, or scores of -1 would get a weight
 
 
 def _threshold_by_bisection(z: Tensor, alpha: float) -> Tensor:

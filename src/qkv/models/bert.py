@@ -13,6 +13,8 @@ with an optional head:
     tagger           W h_L                      the label of each token
     span             W h_L                      start and end of an answer
 
+Every W is a matrix of its own with a bias, and f is the activation function.
+
 A tagger can also use positions in the dependency trees of its sentences (Wang, Tu, Wang and Shi 2019):
 
     tree = "depth"       h_0 = LN(E[x_t] + S[segment of t] + P[t] + D[min(depth(t), 32)])
@@ -250,6 +252,7 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, tree: TreePositions | None = None
     ) -> Float[Tensor, "batch length dim"]:
+        # before(x) is x, after(x, y) is LN(x + y), or x + y without LN.
         attended, _ = self.attention(self.attention_norm.before(x), mask, position=self.distances(tree))
         x = self.attention_norm.after(x, self.dropout(attended))
         if self.ffn is None:

@@ -1,17 +1,21 @@
 """Convolutional sequence to sequence learning (Gehring, Auli, Grangier, Yarats and Dauphin 2017).
 
+    conv(u)_i = A_i * sigmoid(B_i),   [A_i ; B_i] = K [k inputs u around i, or up to i]           gated convolution
+
     e_j = w_j + p_j,   g_i = w_i + p_i                      token and position embeddings of source and target
-    z   = V conv_m(... conv_1(U e))                         encoder: gated convolutions centered on each position
-    h   = conv_l(x^{l-1})                                   decoder layer: a causal gated convolution
-    d_i = W h_i + b + g_i                                   query, with the last token's embedding
+    u^0 = U e,   u^l = conv(u^{l-1}) (+) u^{l-1},   z = V u^M   encoder of M layers, centered on each position
+    x^0 = T g                                               decoder of L layers
+    h   = conv(x^{l-1})                                     decoder layer l: a causal convolution
+    d_i = W h_i (+) g_i                                     query, with the last token's embedding
     a_i = softmax_j(d_i . z_j)                              attention over the n source tokens
-    c_i = sqrt(n) sum_j a_ij (z_j + e_j)
-    x^l = (h + O c) + x^{l-1}                               residual
+    c_i = sqrt(n) sum_j a_ij (z_j (+) e_j)
+    x^l = (h (+) O c) (+) x^{l-1}                           residual
     p(y_{i+1}) = softmax(E R x^L_i)
 
-Every sum of two vectors is multiplied by sqrt(1/2), and every layer is initialized to preserve the variance of its
-input (`qkv.nn.conv`). All decoder layers attend to z, so the gradient of z is divided by the number of decoder layers
-(that of e is not). z and e come from the convolutional encoder of the paper or from another one of `qkv.nn.encoders`.
+u (+) v is (u + v) sqrt(1/2), and every layer is initialized to preserve the variance of its input (`qkv.nn.conv`). All
+matrices have biases; those of different layers are different. All decoder layers attend to z, so the gradient of z is
+divided by L (that of e is not). z and e come from the convolutional encoder of the paper or from another one of
+`qkv.nn.encoders`.
 """
 
 from dataclasses import dataclass
@@ -81,7 +85,7 @@ class Memory:
     """Encoded source."""
 
     keys: tuple[Float[Tensor, "batch 1 source features"], ...]  # z, as projected by each decoder layer's score
-    values: Float[Tensor, "batch 1 source dim"]  # sqrt(n) (z + e)
+    values: Float[Tensor, "batch 1 source dim"]  # sqrt(n) (z (+) e)
     lengths: Int[Tensor, "batch"]  # n
 
 
@@ -114,7 +118,7 @@ class ConvSeq2Seq(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
         )  # fmt: skip
         positions = config.max_length + 1  # the target starts with a begin token
         self.embed = PositionalEmbedding(config.target_vocab_size, dim, positions, config.dropout)
-        self.up_proj = init_variance_preserving(nn.Linear(dim, config.hidden_dim), keep)
+        self.up_proj = init_variance_preserving(nn.Linear(dim, config.hidden_dim), keep)  # T
         self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.layers))
         self.down_proj = nn.Sequential(
             init_variance_preserving(nn.Linear(config.hidden_dim, dim)), Dropout(config.dropout)
@@ -134,7 +138,7 @@ class ConvSeq2Seq(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
         encoded = self.encoder(source, lengths)
         z = scale_gradient(encoded.values, 1 / len(self.decoder))
         sqrt_n = lengths.to(upcast_dtype(z.dtype)).sqrt()[:, None, None]  # n may not be exact in lower precision
-        values = (scaled_residual(z, encoded.embedded) * sqrt_n).to(z.dtype)  # sqrt(n) (z + e)
+        values = (scaled_residual(z, encoded.embedded) * sqrt_n).to(z.dtype)  # sqrt(n) (z (+) e)
         # The score of each layer projects the keys once, for all target tokens.
         keys = tuple(cast(DecoderBlock, block).attend.keys(z[:, None]).tensor for block in self.decoder)
         return Memory(keys, values[:, None], lengths)
@@ -160,12 +164,12 @@ class ConvSeq2Seq(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
 
 
 class DecoderBlock(nn.Module):
-    """x^l = (h + O c) + x^{l-1}: a causal convolution, then attention over the source."""
+    """x^l = (h (+) O c) (+) x^{l-1}: a causal convolution, then attention over the source."""
 
     def __init__(self, config: ConvSeq2SeqConfig) -> None:
         super().__init__()
         self.convolve = GatedConvolution(config.hidden_dim, config.kernel, config.dropout)
-        self.q_proj = init_variance_preserving(nn.Linear(config.hidden_dim, config.dim))  # W and b
+        self.q_proj = init_variance_preserving(nn.Linear(config.hidden_dim, config.dim))  # W
         score, align = config.score.build(config.attention_sizes), config.align.build(config.attention_sizes)
         self.attend = Attend(score, align, backend=config.backend, heads=1)
         self.out_proj = init_variance_preserving(nn.Linear(config.dim, config.hidden_dim))  # O
@@ -178,11 +182,11 @@ class DecoderBlock(nn.Module):
         state: State,
     ) -> Float[Tensor, "batch target hidden_dim"]:
         memory, x = state.memory, inputs[:, self.convolve.kernel - 1 :]
-        h = self.convolve(inputs)  # h = conv_l(x^{l-1})
-        d = scaled_residual(self.q_proj(h), g)  # d_i = W h_i + b + g_i
+        h = self.convolve(inputs)  # h = conv(x^{l-1})
+        d = scaled_residual(self.q_proj(h), g)  # d_i = W h_i (+) g_i
         attended = self.attend(
             d[:, None], keys, memory.values, mask=Padding(memory.lengths),
             start=state.position,  # position of the first query
         )  # fmt: skip
-        c = attended.output[:, 0]  # c_i = sqrt(n) sum_j a_ij (z_j + e_j)
-        return scaled_residual(scaled_residual(h, self.out_proj(c)), x)  # x^l = (h + O c) + x^{l-1}
+        c = attended.output[:, 0]  # c_i = sqrt(n) sum_j a_ij (z_j (+) e_j)
+        return scaled_residual(scaled_residual(h, self.out_proj(c)), x)  # x^l = (h (+) O c) (+) x^{l-1}

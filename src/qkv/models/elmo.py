@@ -1,23 +1,22 @@
 """Deep contextualized word representations (Peters et al. 2018) from a bidirectional language model.
 
-    x_t = P H(max_s relu(C * e_{t, s}))        characters e, convolutions C, highway layers H, a projection P
-    H(u) = g * relu(T u) + (1 - g) * u,   g = sigmoid(G u)                                 (Srivastava et al. 2015)
-    i, f, o = sigmoid(W x_t + U h_{t-1}),   g = tanh(W x_t + U h_{t-1})
-    c_t = clip(f * c_{t-1} + i * g),   h_t = clip(V (o * tanh(c_t)))                             (Sak et al. 2014)
-    y^1 = h^1,   y^j = h^j + y^{j-1}           for each direction, with separate weights
-    p(w_{t+1} | w_1 .. w_t) = softmax(O y_t),   p(w_t | w_{t+1} .. w_n) = softmax(O y_{t+1})    forward, backward
-    ELMo_t = gamma * sum_j s_j y^j_t,   s = softmax(w),   y^0_t = [x_t; x_t],   y^j_t = [forward; backward]
+    x_t = P H(max_k relu(C * e_t)_k)           characters e_t of word t, convolutions C, highway layers H, projection P
+    H(u) = m * relu(T u) + (1 - m) * u,   m = sigmoid(G u)                                  (Srivastava et al. 2015)
+    i, f, o = sigmoid(W y^{j-1}_t + U h_{t-1}),   g = tanh(W y^{j-1}_t + U h_{t-1})         LSTM layer j, y^0 = x
+    c_t = clip(f * c_{t-1} + i * g),   h_t = clip(R (o * tanh(c_t)))                        (Sak et al. 2014)
+    y^1 = h^1,   y^j = h^j + y^{j-1}           for each direction, with separate weights; backward, t - 1 is t + 1
+    p(w_{t+1} | w_1 .. w_t) = softmax(O y^L_t),   p(w_t | w_{t+1} .. w_n) = softmax(O y^L_{t+1})   forward, backward
+    ELMo_t = gamma * sum_j s_j [forward y^j_t ; backward y^j_t],   s = softmax(a)
 
-with an optional head; the last two have their own gamma and w, and optionally word embeddings v_t and an LSTM:
+with an optional head; the last two have their own gamma and a, and optionally word embeddings v_t and an LSTM:
 
     language_model   O y^L                      the next and the previous word
-    tagger           W r_t                      the label of each word; r = [ELMo; v], or the LSTM's output on it
-    classifier       W pool(r_1 .. r_n)         the label of the text; pool: the mean, or sum_t a_t r_t with attention
-                                                a = softmax_t(q . tanh(V r_t + b)) and a learned query q
+    tagger           Q r_t                      the label of each word; r = [ELMo ; v], or the LSTM's output on it
+    classifier       Q pool(r_1 .. r_n)         the label of the text; pool: the mean, or attention (`qkv.nn.pooling`)
 
-Both directions share the character encoder, the projection and the output layer O. Every sentence is wrapped in begin
-and end words; the network adds and removes them. The weights have the layout of the released files: the gates are i, g,
-f, o, and 1 is added to f.
+Every matrix but R has a bias, and 1 is added to that of f. Both directions share the character encoder and the output
+layer O. Every sentence is wrapped in begin and end words; the network adds and removes them. The weights have the
+layout of the released files, with the gates in the order i, g, f, o.
 """
 
 from dataclasses import dataclass
@@ -261,8 +260,8 @@ class ProjectedBiLSTM(nn.Module):
         self.cell_clip, self.projection_clip = config.cell_clip, config.projection_clip
         hidden = config.hidden_dim
         self.gates = nn.Parameter(torch.empty(2, 2 * config.dim, 4 * hidden))  # W and U of i, g, f and o
-        self.bias = nn.Parameter(torch.zeros(2, 4 * hidden))
-        self.project = nn.Parameter(torch.empty(2, hidden, config.dim))  # V
+        self.bias = nn.Parameter(torch.zeros(2, 4 * hidden))  # one for W and U together
+        self.project = nn.Parameter(torch.empty(2, hidden, config.dim))  # R
         for weight in (self.gates, self.project):
             nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
         forget_bias = F.one_hot(torch.tensor(2), 4).float().repeat_interleave(hidden)  # 1 (Jozefowicz et al. 2015)
@@ -286,12 +285,12 @@ class ProjectedBiLSTM(nn.Module):
 
 
 class ScalarMix(nn.Module):
-    """ELMo = gamma * sum_j s_j y^j,   s = softmax(w); each y^j is layer-normalized first if `normalize`."""
+    """ELMo = gamma * sum_j s_j y^j,   s = softmax(a); each y^j is layer-normalized first if `normalize`."""
 
     def __init__(self, layers: int, *, normalize: bool = False) -> None:
         super().__init__()
         self.normalize = normalize
-        self.weights = nn.Parameter(torch.zeros(layers))  # w: initially the mean
+        self.weights = nn.Parameter(torch.zeros(layers))  # a: initially the mean
         self.scale = nn.Parameter(torch.ones(()))  # gamma
 
     def forward(self, layers: Float[Tensor, "batch layers words features"]) -> Float[Tensor, "batch words features"]:
@@ -312,7 +311,7 @@ class TaskHead(nn.Module):
         self.width = 2 * hidden or inputs
         self.rnn = BiRNN("lstm", inputs, self.width) if hidden else None
         self.pool = POOLINGS[config.pooling](self.width) if config.head == "classifier" else None
-        self.label = nn.Linear(self.width, config.labels)  # W
+        self.label = nn.Linear(self.width, config.labels)  # Q
 
     def forward(
         self,

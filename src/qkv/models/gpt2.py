@@ -199,6 +199,7 @@ class Block(nn.Module):
         self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, past: KeyValue | None = None
     ) -> tuple[Float[Tensor, "batch length dim"], KeyValue]:
         """Return the block's output after `past`, and the key/value cache for the next call."""
+        # before(x): LN(x) with pre-norm, else x.   after(x, y): x + y, followed by LN with post-norm.
         attended, present = self.attention(self.attention_norm.before(x), mask, past)
         x = self.attention_norm.after(x, self.dropout(attended))
         if self.ffn is None:

@@ -3,7 +3,7 @@
     h_0 = LN(E[x_t] + P[t])
     h_l = LN(h' + FFN(h')),   h' = LN(h_{l-1} + LowRankAttention(h_{l-1})),   l = 1 ... L
     classifier    W tanh(V h_L[first])      the label of the text
-    tagger        W h_L                     the label of each token
+    tagger        W h_L                     the label of each token; W and V have biases
 
 It is BERT with attention over k projected keys and values instead of all n:
 

@@ -6,7 +6,8 @@ s_t  = softmax(a_t),   [~h_t ; ~c_t] = sum_i s_ti [h_i ; c_i]     attention over
 c_t  = f_t * ~c_t + i_t * ^c_t,   h_t = o_t * tanh(c_t)           an LSTM step from the attended state
 p(x_{t+1}) = softmax(O h_t)
 
-The first token has no past token to attend to: its ~h and ~c are zero.
+The gates, ^c, the query W_x x_t + W_~h ~h_{t-1} and O h_t have biases. The first token has no past token to attend to:
+its ~h and ~c are zero.
 
 An LSTM compresses the past into one vector; this model keeps the state of every token (the hidden tape h and the memory
 tape c) and attends to them. With a span of one token it is an LSTM. `qkv.watch` records each token's weights over the

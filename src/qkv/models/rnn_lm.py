@@ -5,7 +5,7 @@ LSTM  c_t = f_t * c_{t-1} + i_t * g_t,   h_t = o_t * tanh(c_t)                  
       i, f, o = sigmoid(W x_t + U h_{t-1} + b),   g = tanh(W x_t + U h_{t-1} + b)
 GRU   h_t = (1 - z_t) * n_t + z_t * h_{t-1},   r, z = sigmoid(W x_t + U h_{t-1} + b)            (Cho et al. 2014)
       n_t = tanh(W x_t + b + r_t * (U h_{t-1} + b'))
-p(x_{t+1}) = softmax(O h_t)
+p(x_{t+1}) = softmax(O h_t + b)
 
 Layers are stacked. There are two kinds of dropout: of the input and output of each layer, with the same mask at every
 step of a sequence (Gal and Ghahramani 2016), and of the entries of the recurrent matrix U (Merity et al. 2018).
@@ -81,7 +81,7 @@ class RNNLM(LanguageModel[State]):
             RecurrentLayer(config, config.hidden_dim if number else config.embedding_dim)
             for number in range(config.layers)
         )
-        self.readout = nn.Linear(config.hidden_dim, config.vocab_size)  # O
+        self.readout = nn.Linear(config.hidden_dim, config.vocab_size)  # O and b
         self.dropout = SequenceDropout(config.dropout)
         initial = torch.zeros(2 if config.cell == "lstm" else 1, 1, config.layers, config.hidden_dim)
         if config.learned_initial_state:

@@ -8,7 +8,7 @@ state of the decoder, y_{t-1} the embedding of the previous token, o_t the input
     s_0 = tanh(B h_final),   p(y_t) = softmax(O o_t), mixed with the weights a_t if `copying` is set (`qkv.nn.copying`)
 
 RNN(x, s) is by default a GRU: (1 - z) n + z s,   r, z = sigmoid(W x + U s),   n = tanh(W x + r * U s), with W and U of
-each gate; `qkv.nn.rnn` has the equations of all cells.
+each gate; `qkv.nn.rnn` has the equations of all cells. W, U, B and R have biases, O has none.
 
 B is the bridge: one matrix from h_final of all encoder layers to the states of all decoder layers, h and also c of an
 LSTM. With bridge = "none", h and c of each decoder layer are h_final of the same encoder layer.
@@ -66,7 +66,7 @@ class RNNSeq2SeqConfig(Config):
     layers: Count = 1  # layers of the decoder, and of the encoder unless encoder.layers is set
     embedding_dim: Size = 128  # size of the token embeddings
     hidden_dim: Size = 128  # size of the decoder states, and of the encoder states unless encoder.dim is set
-    encoder: EncoderTerm = Term("encoder", "rnn")  # source encoder: rnn, conv or transformer; pyramid for speech
+    encoder: EncoderTerm = Term("encoder", "rnn")  # source encoder: rnn, conv, transformer; pyramid: speech
     bridge: Literal["none", "linear", "tanh"] = "tanh"  # from h_final to s_0; none: copy
     decoder: Literal["bahdanau", "luong", "plain"] = "bahdanau"  # equations of the decoder
     context: Literal["initial", "every_step", "both"] = "initial"  # plain: where h_final is used
@@ -76,7 +76,7 @@ class RNNSeq2SeqConfig(Config):
     coverage: bool = False  # add w sum_{u<t} a_ui, w learned, to the key of h_i (See, Liu and Manning 2017)
     copying: bool = False  # copy source tokens: pointer-generator (See, Liu and Manning 2017; `qkv.nn.copying`)
     pointer: bool = False  # add the encoder state of the next source word to the target embeddings, for parsing
-    consuming_tokens: ConsumingTokens = ()  # target tokens that consume a source word
+    consuming_tokens: ConsumingTokens = ()  # after these target tokens, the pointer moves to the next source word
     tie_embeddings: bool = False  # tie target embedding and readout, and source embedding if the vocabulary is shared
     scheduled_sampling: Probability = 0.0  # probability of feeding the model's own token in training
     dropout: Rate = 0.1  # dropout of embeddings, between layers and of o_t

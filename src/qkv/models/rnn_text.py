@@ -6,8 +6,8 @@
 where cell is a tanh RNN, a GRU or an LSTM, or h_t = forward_t with one direction. In a stack of layers, x_t is h_t of
 the layer below. The heads are:
 
-    tagger           W h_t                      the label of each token
-    classifier       W pool(h_1 .. h_n)         the label of the text
+    tagger           W h_t + b                  the label of each token
+    classifier       W pool(h_1 .. h_n) + b     the label of the text
 
 where pool is the mean 1 / n sum_t h_t, the last states [forward_n ; backward_1], or attention with a learned query q,
 sum_t a_t h_t,   a = softmax_t(q . tanh(V h_t + b)) (Yang et al. 2016).
@@ -93,7 +93,7 @@ class RNNText(TextEncoder):
             score, align = config.score.build(config.sizes), config.align.build(config.sizes)
             attend = Attend(score, align, backend=config.backend, heads=1)
             self.pool = POOLINGS[config.pooling](config.width, config.directions, attend)
-        self.label = None if config.head is None else nn.Linear(config.width, config.labels)  # W
+        self.label = None if config.head is None else nn.Linear(config.width, config.labels)  # W and b
         nn.init.normal_(self.embed.weight, std=0.1)
 
     def forward(

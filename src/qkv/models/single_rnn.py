@@ -1,7 +1,7 @@
 """One RNN over source, <TRANSLATE>, target: the simplest sequence-to-sequence model, a baseline.
 
     h_t = RNN(h_{t-1}, E[x_t]),   x = (source_1 ... source_n, <TRANSLATE>, target_1 ... target_m)
-    p(target_{t+1}) = softmax(O h_{n+1+t})
+    p(target_{t+1}) = softmax(O h_{n+1+t} + b)
 
 The begin token of the target is <TRANSLATE>. Source and target share vocabulary, embedding and recurrent weights, so
 one state has to hold the source, the target so far, and the point in the translation.
@@ -64,7 +64,7 @@ class SingleRNN(EncoderDecoder[State, State]):
         self.embed = nn.Embedding(config.source_vocab_size, config.embedding_dim)  # E
         self.rnn = Recurrent(config.cell, config.embedding_dim, config.hidden_dim, config.layers, config.dropout)
         self.dropout = Dropout(config.dropout)
-        self.readout = nn.Linear(config.hidden_dim, config.target_vocab_size)  # O
+        self.readout = nn.Linear(config.hidden_dim, config.target_vocab_size)  # O and b
         nn.init.uniform_(self.embed.weight, -0.1, 0.1)
 
     def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> State:

@@ -3,19 +3,23 @@
 An episode is one sequence: temporal convolutions aggregate the past of each position, and attention selects from it.
 Each block concatenates its output to its input, so that every later block sees all of it.
 
-    Attend(x)_t   = [x_t ; sum_{s <= t} a_ts (V x_s)],   a_t = softmax_{s <= t}((Q x_t) . (K x_s) / sqrt(d))
-    Dense_d(x)_t  = [x_t ; tanh(f_t) * sigmoid(g_t)],   [f_t ; g_t] = W [x_{t-d} ; x_t] + b        with dilation d
+    [q_t ; k_t ; v_t] = W x_t + b                                                         query, key and value
+    Attend(x)_t   = [x_t ; sum_{s <= t} a_ts v_s],   a_t = softmax_{s <= t}(q_t . k_s / sqrt(d))
+    Dense_r(x)_t  = [x_t ; tanh(f_t) * sigmoid(g_t)],   [f_t ; g_t] = W [x_{t-r} ; x_t] + b         with dilation r
     Convolve(x)   = Dense_{2^n}(... Dense_2(Dense_1(x))),   2^{n+1} >= the length of an episode
     h             = Attend(Convolve(Attend(Convolve(Attend(x)))))
     y_t           = W h_t + b
 
-Few-shot classification: x_t = [norm(f(image_t) - mean f) ; one-hot label], with f a CNN trained jointly. The last image
-has zeros instead of a label, and its y are the logits of its class. The mean is over the labeled images of an episode.
-Without subtracting it, the scores would be dominated by what all images have in common. (The paper uses batch
-normalization; see `ImageEmbedding`.)
+d is the size of q and k. Every Attend, every Dense and the readout y has a W and a b of its own. These are the three
+Attend of few-shot classification; a policy has two by default.
 
-Reinforcement learning: x_t = [one-hot last action ; its reward ; whether there was one], and y_t are the logits of the
-next action and the expected return.
+Few-shot classification: x_t = [LN(c(image_t) - mean c) ; one-hot label], with c a CNN trained jointly and LN layer
+normalization. The last image has zeros instead of a label, and its y are the logits of its class. The mean is over the
+labeled images of an episode. Without subtracting it, the scores would be dominated by what all images have in common.
+(The paper uses batch normalization; see `ImageEmbedding`.)
+
+Reinforcement learning: x_t = [one-hot last action ; its reward ; 1], zeros in the first step, which has no last action,
+and y_t are the logits of the next action and the expected return.
 """
 
 import torch
@@ -98,8 +102,8 @@ class SNAIL(Model):
     def __init__(self, config: SNAILConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = ImageEmbedding(config)  # f
-        self.norm = nn.LayerNorm(config.image_dim)
+        self.embed = ImageEmbedding(config)  # c
+        self.norm = nn.LayerNorm(config.image_dim)  # LN
         self.trunk = Trunk(config, config.image_dim + config.ways, config.length)
         self.readout = nn.Linear(self.trunk.out_features, config.ways)  # W and b
 
@@ -117,7 +121,7 @@ class SNAIL(Model):
     def classify(
         self, features: Float[Tensor, "batch length features"], labels: Int[Tensor, "batch shown"]
     ) -> Float[Tensor, "batch ways"]:
-        """Return the logits from precomputed image features f."""
+        """Return the logits from precomputed image features c."""
         mean = features[:, :-1].sum(dim=1, keepdim=True) / max(1, labels.shape[1])
         features = self.norm(features - mean)
         one_hot = F.pad(F.one_hot(labels, self.config.ways), (0, 0, 0, 1))
@@ -177,19 +181,19 @@ class AttentionBlock(nn.Module):
     def __init__(self, config: TrunkConfig, features: int, key_dim: int, value_dim: int, length: int) -> None:
         super().__init__()
         self.sizes = (key_dim, key_dim, value_dim)
-        self.project = nn.Linear(features, sum(self.sizes))  # Q, K and V, stacked
+        self.project = nn.Linear(features, sum(self.sizes))  # W and b of q, k and v, stacked
         sizes = Sizes(query=key_dim, key=key_dim, hidden=key_dim, max_keys=length)
         self.attend = Attend(config.score.build(sizes), config.align.build(sizes), backend=config.backend, heads=1)
-        query, keys, values = self.project.weight.detach().split(self.sizes)
-        nn.init.xavier_uniform_(keys)
-        nn.init.xavier_uniform_(values)
-        query.copy_(keys)  # initially positions attend to similar ones
+        w_query, w_key, w_value = self.project.weight.detach().split(self.sizes)
+        nn.init.xavier_uniform_(w_key)
+        nn.init.xavier_uniform_(w_value)
+        w_query.copy_(w_key)  # initially positions attend to similar ones
         nn.init.zeros_(self.project.bias)
 
     def forward(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch length out_features"]:
         query, key, value = (part[:, None] for part in self.project(x).split(self.sizes, dim=-1))
         attended = self.attend(query, key, value, Causal()).output[:, 0]
-        return torch.cat((x, attended), dim=-1)
+        return torch.cat((x, attended), dim=-1)  # [x_t ; sum_s a_ts v_s]
 
 
 class TemporalConvolution(nn.Module):
@@ -210,7 +214,7 @@ class TemporalConvolution(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """[x_t ; tanh(f_t) * sigmoid(g_t)],   [f_t ; g_t] = W [x_{t-d} ; x_t] + b:   a kernel of two, d (dilation) apart.
+    """[x_t ; tanh(f_t) * sigmoid(g_t)],   [f_t ; g_t] = W [x_{t-r} ; x_t] + b:   a kernel of two, r (dilation) apart.
 
     The input is padded with zeros on the left (van den Oord et al. 2016).
     """
@@ -223,7 +227,7 @@ class DenseBlock(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch length out_features"]:
-        delayed = F.pad(x, (0, 0, self.dilation, 0))[:, : x.shape[1]]  # x_{t-d}
+        delayed = F.pad(x, (0, 0, self.dilation, 0))[:, : x.shape[1]]  # x_{t-r}
         f, g = self.linear(torch.cat((delayed, x), dim=-1)).chunk(2, dim=-1)
         return torch.cat((x, torch.tanh(f) * torch.sigmoid(g)), dim=-1)
 
@@ -234,7 +238,7 @@ def dilated_layers(length: int) -> int:
 
 
 class ImageEmbedding(nn.Module):
-    """f: stages of maxpool(relu(norm(C * image))) over 2 x 2 pixels each, and a linear layer.
+    """c: stages of maxpool(relu(norm(K * image + b))) over 2 x 2 pixels each, with 3 x 3 kernels K, and a linear layer.
 
     The paper uses batch normalization. Here group normalization (Wu and He 2018) makes the output depend on its episode
     alone, in training and evaluation, without running averages.
@@ -261,7 +265,7 @@ class ImageEmbedding(nn.Module):
 
 
 class Stage(nn.Module):
-    """maxpool(relu(norm(C * x))) with a 3 x 3 convolution; normalized in groups of eight channels if divisible."""
+    """maxpool(relu(norm(K * x + b))) with 3 x 3 kernels K; norm is over groups of eight channels if divisible."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

@@ -76,7 +76,7 @@ class TransformerConfig(Config):
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     copying: bool = False  # copy source tokens: pointer-generator (See, Liu and Manning 2017; `qkv.nn.copying`)
     pointer: bool = False  # add the encoder state of the next source word to the target embeddings, for parsing
-    consuming_tokens: ConsumingTokens = ()  # target tokens that consume a source word
+    consuming_tokens: ConsumingTokens = ()  # after these target tokens, the pointer moves to the next source word
     tree: TreeKind = "none"  # positions in dependency trees of the source: none, depth, distance or both
     tie_embeddings: bool = True  # tie source, target and output; needs a shared vocabulary
     tie_output: bool = False  # tie target and output only
@@ -266,6 +266,7 @@ class EncoderBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch source dim"], mask: Mask | None = None, tree: TreePositions | None = None
     ) -> Float[Tensor, "batch source dim"]:
+        # before(x): LN(x) with pre-norm, else x.   after(x, y): x + y, followed by LN with post-norm.
         attended, _ = self.attention(self.attention_norm.before(x), mask, position=self.distances(tree))
         x = self.attention_norm.after(x, self.dropout(attended))
         if self.ffn is None:

@@ -4,6 +4,8 @@
     z   = z + SelfAttention(LN(z));   z = z + FFN(LN(z))            in every block
     y   = LN(z)_class,   logits = W y + b
 
+x_class is a learned vector, E has a bias (not written), and LN is layer normalization.
+
 Positions are learned by default. For images of another size than in training, the learned grid is interpolated
 (bicubic), as in the paper for fine-tuning at a higher resolution. Other positions, added or inside self-attention,
 count the class token first and then the patches, row by row.
@@ -243,6 +245,7 @@ class Block(nn.Module):
         )
 
     def forward(self, z: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
+        # before(z): LN(z) with pre-norm, else z.   after(z, y): z + y, followed by LN with post-norm.
         attended, _ = self.attention(self.attention_norm.before(z))
         z = self.attention_norm.after(z, self.dropout(attended))
         if self.ffn is None:

@@ -82,5 +82,5 @@ def scale_gradient(x: Float[Tensor, "*shape"], factor: float) -> Float[Tensor, "
 def scaled_residual(
     x: Float[Tensor, "batch length features"], y: Float[Tensor, "batch length features"]
 ) -> Float[Tensor, "batch length features"]:
-    """(x + y) sqrt(1/2), which preserves variance, in the precision of x."""
+    """x (+) y = (x + y) sqrt(1/2), which preserves variance, in the precision of x."""
     return (x + y.to(x.dtype)) * ROOT_HALF

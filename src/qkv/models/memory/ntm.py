@@ -1,18 +1,20 @@
 """Neural Turing machines (Graves, Wayne and Danihelka 2014): a controller with a memory that it can address.
 
-    h_t = controller([x_t ; r_{t-1}], h_{t-1})
-    w_t = address(h_t, M_{t-1}, w_{t-1}),   M_t(i) = M_{t-1}(i) (1 - w_t(i) e_t) + w_t(i) a_t           the write heads
-    v_t = address(h_t, M_t, v_{t-1}),       r_t = sum_i v_t(i) M_t(i)                                    the read heads
+    h_t = controller([x_t ; r_{t-1}], h_{t-1})              tanh(W [x_t ; r_{t-1}] + b), or an LSTM
+    w_t = address(h_t, M_{t-1}, w_{t-1}),   M_t(i) = M_{t-1}(i) * (1 - w_t(i) e_t) + w_t(i) a_t          the write head
+    v_t = address(h_t, M_t, v_{t-1}),       r_t = sum_i v_t(i) M_t(i)                                     the read head
     y_t = W [h_t ; r_t] + b
 
-M_t(i) is the content of location i, e_t and a_t are the vectors that a write head erases and adds, w_t and v_t are
-attention weights over the locations.
+M_t(i) is the content of location i, w_t and v_t are attention weights over the locations, and e_t (sigmoid) and a_t
+(tanh) are the vectors that the write head erases and adds, linear in h_t before the activation. With several read
+heads, r_t is the concatenation of theirs; several write heads all erase before any of them adds (`WriteHeads`).
 
-`address` is attention with the locations as keys: by content alone, w = softmax(b cos(k, M(i))) with a key k and a
-strength b computed from h_t, or by content and location, which can also keep the previous weights or shift them
-(`qkv.attention.addressing`). Unlike an LSTM's cells, the memory lets a machine generalize to longer sequences than in
-training. Only the heads' initial weights depend on the number of locations. `qkv.watch` records the heads as
-"write_heads" and "read_heads": a row for each step, over the locations.
+`address` is attention with the locations as keys: by content alone, w = softmax_i(beta cos(k, M(i))) with a key k
+(tanh) and a strength beta (softplus) computed from h_t, or by content and location, which can also keep the previous
+weights or shift them (`qkv.attention.addressing`). Initially, M_0(i) = 10^-6 and r_0 = 0; w_0 and v_0 are learned, or
+uniform by content alone. Unlike an LSTM's cells, the memory lets a machine generalize to longer sequences than in
+training: only w_0 and v_0 depend on the number of locations. `qkv.watch` records the heads as "write_heads" and
+"read_heads": a row for each step, over the locations.
 """
 
 from collections.abc import Callable, Sequence
@@ -174,11 +176,11 @@ class Heads(nn.Module):
         super().__init__()
         self.heads, self.locations, self.location_dim = heads, config.locations, config.location_dim
         self.by_location = config.addressing == "content_and_location"
-        self.address_sizes = {"key": config.location_dim, "strength": 1}  # parameters of a head: k and b
+        self.address_sizes = {"key": config.location_dim, "strength": 1}  # parameters of a head: k and beta
         if self.by_location:
             self.address_sizes |= {"gate": 1, "sharpening": 1, "shift": 2 * config.max_shift + 1}
         self.param_count = heads * sum(self.address_sizes.values())
-        # The controller emits the strength b at each step, so the score's own scale is not learned.
+        # The controller emits the strength beta at each step, so the score's own scale is not learned.
         self.attend = Attend(Cosine(heads=heads).requires_grad_(False), heads=heads)
         self.initial_logits = nn.Parameter(torch.zeros(heads, config.locations)) if self.by_location else None  # of w_0
         if self.initial_logits is not None:
@@ -186,7 +188,7 @@ class Heads(nn.Module):
                 self.initial_logits[:, 0] = INITIAL_FOCUS
 
     def initial_weights(self, batch: int, like: Tensor) -> Weights:
-        """Return w_0."""
+        """Return w_0, or v_0 of read heads."""
         if self.initial_logits is None:
             return like.new_full((batch, self.heads, self.locations), 1 / self.locations)
         return self.initial_logits.softmax(dim=-1).expand(batch, -1, -1)

@@ -17,7 +17,7 @@ PRIME = 1099511628211  # p of the hash, from FNV
 
 
 class CharCNN(nn.Module):
-    """x = P H(max_s relu(C * e_s)): the vector of a word from its characters (Kim et al. 2016).
+    """x = P H(max_k relu(C * e)_k): the vector of a word from its characters (Kim et al. 2016).
 
     Max-pooled activations are never negative, so a component common to all words can outweigh their differences;
     `normalize` adds layer normalization before H. `filters` are pairs of kernel width and number of features.
@@ -55,7 +55,7 @@ class CharCNN(nn.Module):
 
 
 class Highway(nn.Module):
-    """H(u) = g * relu(T u) + (1 - g) * u,   g = sigmoid(G u)."""
+    """H(u) = m * relu(T u) + (1 - m) * u,   m = sigmoid(G u), with biases."""
 
     def __init__(self, features: int) -> None:
         super().__init__()

@@ -164,9 +164,9 @@ def pair_frames(x: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch ha
 
 @register("encoder", "conv")
 class ConvEncoder(SourceEncoder):
-    """z = V conv_m(... conv_1(U e)): gated convolutions centered on each position (Gehring et al. 2017).
+    """u^0 = U e,   u^l = (conv(u^{l-1}) + u^{l-1}) sqrt(1/2),   z = V u^M: gated convolutions (Gehring et al. 2017).
 
-    Padding is zeroed before each convolution.
+    Each convolution is centered on its position, and u^M is the last layer. Padding is zeroed before each convolution.
     """
 
     def __init__(self, sizes: EncoderSizes) -> None:

@@ -15,11 +15,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from qkv.attention.precision import at_least_float32
-from qkv.runtime.fast_paths import disabled, enabled
+from qkv.nn.kernels import gelu_cpu
+from qkv.runtime.fast_paths import disabled as disabled  # also for `fast.disabled()`
+from qkv.runtime.fast_paths import enabled as enabled
 from qkv.types import Float, Int, Tensor
 
 DROPOUT_LEVELS = 2**16  # sixteen random bits per element: p is exact to 1 in 65,536
 CHUNK = 2**20  # logits per chunk of the cross-entropy on the CPU, so that intermediate results stay in cache
+MIN_GELU = 2**14  # elements for which the kernel is faster
 LINEAR_CHUNK = 2**29  # logits per chunk of the linear cross-entropy on a GPU
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -52,10 +55,29 @@ def dropout(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
 
 
 def gelu(x: Float[Tensor, "*shape"], approximate: str = "none") -> Float[Tensor, "*shape"]:
-    """`F.gelu`, in float32 on the CPU if it needs a gradient, which takes twice as long in bfloat16."""
-    if enabled() and x.device.type == "cpu" and x.requires_grad:
-        return F.gelu(at_least_float32(x), approximate=approximate).to(x.dtype)
-    return F.gelu(x, approximate=approximate)
+    """`F.gelu`; if it needs a gradient on the CPU, the derivative is computed with the value, both in float32."""
+    if not enabled() or x.device.type != "cpu" or not x.requires_grad or torch.compiler.is_compiling():
+        return F.gelu(x, approximate=approximate)
+    supported = x.dtype in (torch.float32, torch.bfloat16) and x.is_contiguous() and gelu_cpu.kernels() is not None
+    if supported and x.numel() >= MIN_GELU:
+        return _Gelu.apply(x, approximate)  # type: ignore[no-untyped-call]
+    return F.gelu(at_least_float32(x), approximate=approximate).to(x.dtype)  # in bfloat16 it takes twice as long
+
+
+class _Gelu(torch.autograd.Function):
+    """GELU that saves its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, approximate: str) -> Tensor:
+        y, derivative = gelu_cpu.gelu_and_derivative(x, approximate)
+        ctx.save_for_backward(derivative)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (derivative,) = ctx.saved_tensors
+        return grad * derivative, None
 
 
 def linear_gelu(

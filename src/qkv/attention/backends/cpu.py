@@ -16,6 +16,7 @@ from qkv.runtime.fast_paths import enabled
 from qkv.types import Float, Tensor
 
 SOURCE = Path(__file__).with_name("cpu_kernels.c")
+MIN_PRODUCTS = 2**18  # batch x heads x queries x keys x features, below which PyTorch's kernels are faster
 MAX_HEAD_SIZE = 2**16  # keys times features: the kernel converts all keys and values of a head at once
 
 
@@ -67,7 +68,8 @@ def suits_kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None)
         and query.dtype == key.dtype == value.dtype
         and (mask is None or mask.dtype == torch.bool)
         and key.shape[2] * max(key.shape[3], value.shape[3]) <= MAX_HEAD_SIZE
-        and 0 not in (*query.shape, *key.shape, *value.shape)
+        and query.numel() * key.shape[2] >= MIN_PRODUCTS
+        and value.shape[3] > 0
         and not torch.compiler.is_compiling()
         and kernels() is not None
     )

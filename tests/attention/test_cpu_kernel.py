@@ -149,6 +149,13 @@ def test_dropout_zeroes_weights_and_scales_the_rest(calls):
         assert error(one, wanted) < MAX_ERROR[torch.float32]
 
 
+def test_dropout_of_everything_is_zero():
+    tensors = [heads_of(2, 2, 16, 16, torch.float32, seed) for seed in range(3)]
+    output = attend(*tensors, dropout=1.0, backend="sdpa").output
+    assert not output.any()
+    assert not any(gradient.any() for gradient in torch.autograd.grad(output.sum(), tensors))
+
+
 def test_dropout_depends_on_the_seed_of_torch():
     tensors = [heads_of(2, 2, 16, 16, torch.float32, seed) for seed in range(3)]
     outputs = []

@@ -10,7 +10,6 @@
 // Compiled by `qkv.runtime.c_library` on first use, with -march=native.
 
 #include "vectors.h"
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +39,8 @@ INLINE int64_t padded(int64_t n) { return (n + BLOCK - 1) / BLOCK * BLOCK; }
 
 // Copies of rows to and from float32.
 
-static void read_rows(const Attention *a, View v, int64_t b, int64_t h, int64_t rows, int64_t dim, float scale, float *to) {
+static void read_rows(const Attention *a, View v, int64_t b, int64_t h, int64_t rows, int64_t dim, float scale,
+        float *to) {
     int64_t begin = b * v.batch + h * v.head, width = padded(dim);
     memset(to + rows * width, 0, (padded(rows) - rows) * width * sizeof(float));
     for (int64_t i = 0; i < rows; i++, to += width) {
@@ -55,7 +55,8 @@ static void read_rows(const Attention *a, View v, int64_t b, int64_t h, int64_t 
     }
 }
 
-static void write_rows(const Attention *a, View v, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t dim, float scale, const float *from) {
+static void write_rows(const Attention *a, View v, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t dim,
+        float scale, const float *from) {
     int64_t begin = b * v.batch + h * v.head + first * v.row, width = padded(dim);
     for (int64_t i = 0; i < rows; i++, from += width) {
         if (a->bfloat16) {
@@ -76,7 +77,8 @@ static void transpose(const float *from, int64_t rows, int64_t columns, float *t
 
 // C = A B or C += A B for C [m, n] and A [m, depth], whose strides are given; m and n are multiples of BLOCK.
 
-INLINE void tile(int vectors, int add, int64_t depth, const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, float *c, int64_t c_row) {
+INLINE void tile(int vectors, int add, int64_t depth, const float *a, int64_t a_row, int64_t a_column,
+        const float *b, int64_t b_row, float *c, int64_t c_row) {
     Vector sum[ROWS][2];
 #pragma GCC unroll 8
     for (int i = 0; i < ROWS; i++)
@@ -95,7 +97,8 @@ INLINE void tile(int vectors, int add, int64_t depth, const float *a, int64_t a_
         for (int j = 0; j < vectors; j++) *(Vector *)(c + i * c_row + j * LANES) = sum[i][j];
 }
 
-INLINE void product(int add, int64_t m, int64_t n, int64_t depth, const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, float *c, int64_t c_row) {
+INLINE void product(int add, int64_t m, int64_t n, int64_t depth, const float *a, int64_t a_row, int64_t a_column,
+        const float *b, int64_t b_row, float *c, int64_t c_row) {
     int64_t j = 0;
     for (; j + 2 * LANES <= n; j += 2 * LANES)
         for (int64_t i = 0; i < m; i += ROWS)
@@ -105,16 +108,19 @@ INLINE void product(int add, int64_t m, int64_t n, int64_t depth, const float *a
             tile(1, add, depth, a + i * a_row, a_row, a_column, b + j, b_row, c + i * c_row + j, c_row);
 }
 
-static void multiply(int64_t m, int64_t n, int64_t depth, const float *a, int64_t a_row, const float *b, float *c, int64_t b_row) {
+static void multiply(int64_t m, int64_t n, int64_t depth, const float *a, int64_t a_row, const float *b, float *c,
+        int64_t b_row) {
     product(0, m, n, depth, a, a_row, 1, b, b_row, c, b_row);
 }
 
-static void add_transposed(int64_t m, int64_t n, int64_t depth, const float *a, int64_t a_row, const float *b, float *c) {
+static void add_transposed(int64_t m, int64_t n, int64_t depth, const float *a, int64_t a_row, const float *b,
+        float *c) {
     product(1, m, n, depth, a, 1, a_row, b, n, c, n);
 }
 
 // The scores of a block of queries, with -inf where they are masked.
-static void mask_scores(const Attention *a, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t width, float *scores, int64_t stride) {
+static void mask_scores(const Attention *a, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t width,
+        float *scores, int64_t stride) {
     for (int64_t i = 0; i < rows; i++, scores += stride) {
         int64_t visible = a->keys;
         if (a->causal) visible = first + i + a->keys - a->queries + 1;
@@ -139,7 +145,7 @@ static void drop(const Attention *a, int64_t row, int64_t width, const float *fr
     key = (key ^ key >> 32) * 0xD6E8FEB86659FD93u;
     uint32_t low = key, high = key >> 32;
     uint32_t threshold = (uint32_t)(a->dropout * 4294967295.0);
-    float scale = 1.0f / (1.0f - a->dropout);
+    float scale = a->dropout < 1 ? 1 / (1 - a->dropout) : 0;
     Words index;
     for (int k = 0; k < LANES; k++) index[k] = k;
     for (int64_t j = 0; j < width; j += LANES) {
@@ -193,8 +199,10 @@ INLINE int64_t visible_keys(const Attention *a, int64_t first) {
 }
 
 static void forward_head(const Attention *a, int64_t b, int64_t kv_head, float *scratch) {
-    int64_t keys = padded(a->keys), dim = padded(a->dim), value_dim = padded(a->value_dim), groups = a->heads / a->kv_heads;
-    float *key = take(&scratch, keys * dim), *key_t = take(&scratch, keys * dim), *value = take(&scratch, keys * value_dim);
+    int64_t keys = padded(a->keys), dim = padded(a->dim), value_dim = padded(a->value_dim);
+    int64_t groups = a->heads / a->kv_heads;
+    float *key = take(&scratch, keys * dim), *key_t = take(&scratch, keys * dim);
+    float *value = take(&scratch, keys * value_dim);
     float *query = take(&scratch, padded(a->queries) * dim), *p = take(&scratch, BLOCK * keys);
     float *output = take(&scratch, BLOCK * value_dim), *dropped = take(&scratch, keys);
     read_rows(a, a->key, b, kv_head, a->keys, a->dim, 1, key);
@@ -224,8 +232,9 @@ static void forward_head(const Attention *a, int64_t b, int64_t kv_head, float *
     }
 }
 
-// From the scores and dO V^T of a block: D(P) in `dropped`, which may be `p` itself without dropout, and dS in `p` and `ds`.
-static void score_gradients(const Attention *a, int64_t row, int64_t rows, int64_t width, float *p, float *dropped, float *ds, int64_t stride) {
+// Replace the scores in `p` by P, and dO V^T in `ds` by dS; write D(P) to `dropped`, which is `p` without dropout.
+static void score_gradients(const Attention *a, int64_t row, int64_t rows, int64_t width, float *p, float *dropped,
+        float *ds, int64_t stride) {
     for (int64_t i = 0; i < rows; i++, p += stride, dropped += stride, ds += stride) {
         float log_sum = a->log_sum[row + i];
         Vector total = {0};
@@ -243,12 +252,16 @@ static void score_gradients(const Attention *a, int64_t row, int64_t rows, int64
 }
 
 static void backward_head(const Attention *a, int64_t b, int64_t kv_head, float *scratch) {
-    int64_t keys = padded(a->keys), queries = padded(a->queries), dim = padded(a->dim), value_dim = padded(a->value_dim);
+    int64_t keys = padded(a->keys), queries = padded(a->queries), dim = padded(a->dim);
+    int64_t value_dim = padded(a->value_dim);
     int64_t groups = a->heads / a->kv_heads;
-    float *key = take(&scratch, keys * dim), *key_t = take(&scratch, keys * dim), *grad_key = take(&scratch, keys * dim);
-    float *value = take(&scratch, keys * value_dim), *value_t = take(&scratch, keys * value_dim), *grad_value = take(&scratch, keys * value_dim);
+    float *key = take(&scratch, keys * dim), *key_t = take(&scratch, keys * dim);
+    float *grad_key = take(&scratch, keys * dim);
+    float *value = take(&scratch, keys * value_dim), *value_t = take(&scratch, keys * value_dim);
+    float *grad_value = take(&scratch, keys * value_dim);
     float *query = take(&scratch, queries * dim), *grad_output = take(&scratch, queries * value_dim);
-    float *p = take(&scratch, BLOCK * keys), *ds = take(&scratch, BLOCK * keys), *grad_query = take(&scratch, BLOCK * dim);
+    float *p = take(&scratch, BLOCK * keys), *ds = take(&scratch, BLOCK * keys);
+    float *grad_query = take(&scratch, BLOCK * dim);
     float *dropped = a->dropout > 0 ? take(&scratch, BLOCK * keys) : p;
     read_rows(a, a->key, b, kv_head, a->keys, a->dim, 1, key);
     read_rows(a, a->value, b, kv_head, a->keys, a->value_dim, 1, value);
@@ -278,7 +291,8 @@ static void backward_head(const Attention *a, int64_t b, int64_t kv_head, float 
 
 // Run `head` for each head of keys and values; return 0, or 1 if there is not enough memory.
 static int64_t for_each_head(const Attention *a, void (*head)(const Attention *, int64_t, int64_t, float *)) {
-    int64_t keys = padded(a->keys), queries = padded(a->queries), dim = padded(a->dim), value_dim = padded(a->value_dim);
+    int64_t keys = padded(a->keys), queries = padded(a->queries), dim = padded(a->dim);
+    int64_t value_dim = padded(a->value_dim);
     int64_t size = (3 * keys + queries + BLOCK) * (dim + value_dim) + 3 * BLOCK * keys;
     int64_t failed = 0, tasks = a->batch * a->kv_heads;
 #pragma omp parallel num_threads(a->threads)

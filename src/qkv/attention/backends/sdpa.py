@@ -19,7 +19,10 @@ from qkv.types import Float, Tensor
 
 @final
 class Sdpa(Backend):
-    """`torch.nn.functional.scaled_dot_product_attention`; weights, if requested, are computed separately."""
+    """`torch.nn.functional.scaled_dot_product_attention`; weights, if requested, are computed separately.
+
+    A kernel of qkv (`qkv.attention.backends.cpu`) computes the same faster in training on the CPU.
+    """
 
     name = "sdpa"
 

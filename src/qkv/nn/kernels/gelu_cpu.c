@@ -6,7 +6,6 @@
 // Arrays are float32 or bfloat16, the computation is in float32. Compiled by `qkv.runtime.c_library` on first use.
 
 #include "vectors.h"
-#include <omp.h>
 #include <string.h>
 
 #define CHUNK 4096 // elements at a time; a multiple of LANES
@@ -30,7 +29,8 @@ INLINE Vector probability(Vector x, int tanh_form, Vector *density) {
     Ints negative = x < 0.0f;
     Vector size = where(negative, -x, x), e = exponential(-0.5f * x * x);
     Vector t = 1.0f / (1.0f + 0.231641887f * size); // 0.3275911 / sqrt(2)
-    Vector tail = ((((0.530702714f * t - 0.726576013f) * t + 0.710706871f) * t - 0.142248368f) * t + 0.127414796f) * t * e;
+    Vector tail = (((0.530702714f * t - 0.726576013f) * t + 0.710706871f) * t - 0.142248368f) * t + 0.127414796f;
+    tail = tail * t * e;
     *density = 0.398942280f * e;
     return where(negative, tail, 1.0f - tail);
 }
@@ -62,7 +62,8 @@ static void rest(const Gelu *g, int64_t begin, int64_t count) {
 }
 
 // y = gelu(x) and its derivative, of n elements.
-void qkv_gelu(const void *x, void *y, void *derivative, int64_t n, int64_t bfloat16, int64_t tanh_form, int64_t threads) {
+void qkv_gelu(const void *x, void *y, void *derivative, int64_t n, int64_t bfloat16, int64_t tanh_form,
+        int64_t threads) {
     Gelu g = {bfloat16, tanh_form, x, y, derivative};
     int64_t whole = n / LANES * LANES;
 #pragma omp parallel for num_threads(threads) if (n > 4 * CHUNK)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from qkv.errors import Unsupported
-from qkv.generation.cpu import library as libraries
 from qkv.generation.cpu.library import LinearC, library
 from qkv.generation.cpu.packed_stack import CODES, TORCH_TYPES, PackedStack, log_sum_exp, sample_tokens, top_k
 from qkv.generation.cpu.runner import CPURunner
@@ -16,6 +15,8 @@ from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.llama import Llama, LlamaConfig
 from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.nn.quantized import quantize
+from qkv.runtime import c_library
+from qkv.runtime.c_library import load_library
 from tests.generation.kernels import require_kernels
 
 MOST_ERROR = {"float32": 1e-6, "bfloat16": 6e-3, "int8": 1.5e-2}  # of the norm
@@ -27,11 +28,17 @@ def kernels(request, monkeypatch, shared_folder):
     require_kernels()
     if request.param == "portable":
         monkeypatch.setenv("XDG_CACHE_HOME", str(shared_folder / "portable kernels"))  # compiled once
-        flags = [flag for flag in libraries.FLAGS if flag != "-march=native"]
-        monkeypatch.setattr(libraries, "FLAGS", (*flags, "-DQKV_PORTABLE"))
-    library.cache_clear()
+        flags = [flag for flag in c_library.FLAGS if flag != "-march=native"]
+        monkeypatch.setattr(c_library, "FLAGS", (*flags, "-DQKV_PORTABLE"))
+    clear_caches()
     yield request.param
     monkeypatch.undo()
+    clear_caches()
+
+
+def clear_caches():
+    """Let the next call load or compile the kernels again."""
+    load_library.cache_clear()
     library.cache_clear()
 
 
@@ -206,12 +213,12 @@ def test_unsupported_terms():
 
 def test_without_a_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(libraries, "COMPILERS", ("no-such-compiler",))
-    library.cache_clear()
+    monkeypatch.setattr(c_library, "COMPILERS", ("no-such-compiler",))
+    clear_caches()
     with pytest.raises(Unsupported, match="compiler"):
         library()
     monkeypatch.undo()
-    library.cache_clear()
+    clear_caches()
 
 
 def test_a_failing_compiler(monkeypatch, tmp_path):
@@ -220,12 +227,12 @@ def test_a_failing_compiler(monkeypatch, tmp_path):
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    library.cache_clear()
+    clear_caches()
     with pytest.raises(Unsupported, match="broken"):
         library()
     assert list((tmp_path / "cache" / "qkv").iterdir()) == []
     monkeypatch.undo()
-    library.cache_clear()
+    clear_caches()
 
 
 @pytest.mark.parametrize("scale", [1.0, 8.0])

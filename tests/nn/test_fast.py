@@ -30,14 +30,14 @@ def assert_equal_with_gradients(fast_result, plain_result, inputs) -> None:
 
 
 def test_the_switch_can_be_set_by_a_context_or_the_environment():
-    assert fast._enabled
+    assert fast.enabled()
     with fast.disabled():
-        assert not fast._enabled
+        assert not fast.enabled()
         with fast.disabled():
             pass
-        assert not fast._enabled
-    assert fast._enabled
-    command = [sys.executable, "-c", "from qkv.nn import fast; print(fast._enabled)"]
+        assert not fast.enabled()
+    assert fast.enabled()
+    command = [sys.executable, "-c", "from qkv.nn import fast; print(fast.enabled())"]
     assert subprocess.run(command, env={"QKV_FAST": "0", "PYTHONPATH": ":".join(sys.path)}, capture_output=True,
                           check=True, text=True).stdout == "False\n"  # fmt: skip
 
@@ -241,3 +241,30 @@ def test_the_kernels_of_several_convolutions_match_the_plain_one():
     weight = torch.randn_like(expected)
     gradients = [torch.autograd.grad(result, leaves, weight) for result in (actual, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gelu_matches_float64_with_its_gradient(dtype, approximate, monkeypatch):
+    monkeypatch.setattr(fast, "MIN_GELU", 0)
+    numbers = torch.cat((torch.linspace(-12, 12, 20011), torch.tensor([0.0, 1e4, -1e4])))  # not a multiple of 16
+    x, grad = numbers.to(dtype).requires_grad_(), torch.linspace(-2, 2, len(numbers)).to(dtype)
+    exact = x.detach().double().requires_grad_()
+    y, truth = fast.gelu(x, approximate), F.gelu(exact, approximate=approximate)
+    y.backward(grad)
+    truth.backward(grad.double())
+    most = {torch.float32: 1e-6, torch.bfloat16: 2**-7}[dtype]
+    torch.testing.assert_close(y.double(), truth, rtol=most, atol=1e-6)
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=most, atol=most)
+    with fast.disabled():
+        torch.testing.assert_close(fast.gelu(x, approximate), F.gelu(x, approximate=approximate), rtol=0, atol=0)
+
+
+def test_gelu_keeps_numbers_that_are_not_finite(monkeypatch):
+    monkeypatch.setattr(fast, "MIN_GELU", 0)
+    x = torch.tensor([float("nan"), float("inf"), 1.0], requires_grad=True)
+    y = fast.gelu(x)
+    y.sum().backward()
+    assert y.isnan().tolist() == [True, False, False]
+    assert y[1] == float("inf")
+    assert x.grad[0].isnan()

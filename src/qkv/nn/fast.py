@@ -1,13 +1,11 @@
 """Faster versions of plain operations, each next to the plain version that it must equal.
 
 They save autograd bookkeeping, passes over memory and random numbers, mostly on the CPU. `QKV_FAST=0` in the
-environment, or `with qkv.nn.fast.disabled():`, turns all of them off.
+environment, or `with qkv.nn.fast.disabled():`, turns all of them off, and the attention kernels for the CPU too.
 """
 
 import importlib.util
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -17,30 +15,17 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from qkv.attention.precision import at_least_float32
+from qkv.nn.kernels import gelu_cpu
+from qkv.runtime.fast_paths import disabled as disabled  # also for `fast.disabled()`
+from qkv.runtime.fast_paths import enabled as enabled
 from qkv.types import Float, Int, Tensor
 
 DROPOUT_LEVELS = 2**16  # sixteen random bits per element: p is exact to 1 in 65,536
 CHUNK = 2**20  # logits per chunk of the cross-entropy on the CPU, so that intermediate results stay in cache
+MIN_GELU = 2**14  # elements for which the kernel is faster
 LINEAR_CHUNK = 2**29  # logits per chunk of the linear cross-entropy on a GPU
 
-_enabled = os.environ.get("QKV_FAST", "1") != "0"
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
-
-
-def enabled() -> bool:
-    """Return whether the faster versions are used."""
-    return _enabled
-
-
-@contextmanager
-def disabled() -> Iterator[None]:
-    """Use the plain versions inside a `with` block."""
-    global _enabled
-    before, _enabled = _enabled, False
-    try:
-        yield
-    finally:
-        _enabled = before
 
 
 # Dropout: zero each element with probability p and scale the rest by 1 / (1 - p) (Srivastava et al. 2014).
@@ -57,7 +42,7 @@ def dropout(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
     """Dropout with 16 random bits per element; PyTorch draws a double-precision number for each."""
     if p == 0:
         return x
-    if not _enabled or x.device.type != "cpu" or torch.compiler.is_compiling():
+    if not enabled() or x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, p)
     dropped = min(round(p * DROPOUT_LEVELS), DROPOUT_LEVELS - 1)
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
@@ -70,17 +55,36 @@ def dropout(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
 
 
 def gelu(x: Float[Tensor, "*shape"], approximate: str = "none") -> Float[Tensor, "*shape"]:
-    """`F.gelu`, in float32 on the CPU if it needs a gradient, which takes twice as long in bfloat16."""
-    if _enabled and x.device.type == "cpu" and x.requires_grad:
-        return F.gelu(at_least_float32(x), approximate=approximate).to(x.dtype)
-    return F.gelu(x, approximate=approximate)
+    """`F.gelu`; if it needs a gradient on the CPU, the derivative is computed with the value, both in float32."""
+    if not enabled() or x.device.type != "cpu" or not x.requires_grad or torch.compiler.is_compiling():
+        return F.gelu(x, approximate=approximate)
+    supported = x.dtype in (torch.float32, torch.bfloat16) and x.is_contiguous() and gelu_cpu.kernels() is not None
+    if supported and x.numel() >= MIN_GELU:
+        return _Gelu.apply(x, approximate)  # type: ignore[no-untyped-call]
+    return F.gelu(at_least_float32(x), approximate=approximate).to(x.dtype)  # in bfloat16 it takes twice as long
+
+
+class _Gelu(torch.autograd.Function):
+    """GELU that saves its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, approximate: str) -> Tensor:
+        y, derivative = gelu_cpu.gelu_and_derivative(x, approximate)
+        ctx.save_for_backward(derivative)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (derivative,) = ctx.saved_tensors
+        return grad * derivative, None
 
 
 def linear_gelu(
     linear: nn.Module, x: Float[Tensor, "*batch inputs"], approximate: str = "none"
 ) -> Float[Tensor, "*batch outputs"]:
     """`gelu(linear(x))`; on a GPU, the backward of GELU also computes the gradient of the bias."""
-    if not _enabled or not x.is_cuda or not torch.is_grad_enabled() or not isinstance(linear, nn.Linear):
+    if not enabled() or not x.is_cuda or not torch.is_grad_enabled() or not isinstance(linear, nn.Linear):
         return gelu(linear(x), approximate)
     if linear.bias is None or linear.weight.dtype == torch.float64 or not has_triton():
         return gelu(linear(x), approximate)
@@ -111,9 +115,9 @@ def gru_cell(
     h: Float[Tensor, "batch hidden"],
 ) -> Float[Tensor, "batch hidden"]:
     """`plain_gru_cell`: one kernel on a GPU, and a hand-written backward on the CPU."""
-    if _enabled and h.is_cuda:
+    if enabled() and h.is_cuda:
         return torch.ops.aten._thnn_fused_gru_cell(input_gates, hidden_gates, h)[0]
-    if not _enabled or torch.compiler.is_compiling():
+    if not enabled() or torch.compiler.is_compiling():
         return plain_gru_cell(input_gates, hidden_gates, h)
     if not torch.is_grad_enabled():
         return _gru_parts(input_gates, hidden_gates, h)[-1]
@@ -160,7 +164,7 @@ def gru_layer(
     layer: nn.GRU, x: Float[Tensor, "batch length inputs"], h: Float[Tensor, "batch hidden"]
 ) -> tuple[Float[Tensor, "batch length hidden"], Float[Tensor, "batch hidden"]]:
     """`layer(x, h)`: on the CPU PyTorch loops over the steps too, and accumulates the gradient of U at each of them."""
-    if not _enabled or x.device.type != "cpu" or not torch.is_grad_enabled():
+    if not enabled() or x.device.type != "cpu" or not torch.is_grad_enabled():
         outputs, last = layer(x, h[None].contiguous())
         return outputs, last[0]
     input_weight, hidden_weight, input_bias, hidden_bias = layer.parameters()
@@ -193,7 +197,7 @@ def lstm_cell(
     c: Float[Tensor, "batch hidden"],
 ) -> tuple[Float[Tensor, "batch hidden"], Float[Tensor, "batch hidden"]]:
     """`plain_lstm_cell`: one kernel on a GPU."""
-    if not _enabled or not c.is_cuda:
+    if not enabled() or not c.is_cuda:
         return plain_lstm_cell(input_gates, hidden_gates, c)
     h, c, _ = torch.ops.aten._thnn_fused_lstm_cell(input_gates.to(c.dtype), hidden_gates.to(c.dtype), c)
     return h.to(input_gates.dtype), c
@@ -211,7 +215,7 @@ class StepLinear:
 
     def __init__(self, base: Float[Tensor, "length batch out"], weight: Float[Tensor, "out inputs"]) -> None:
         self.inputs: list[Tensor] = []  # x_t
-        self.defers_grad = _enabled and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        self.defers_grad = enabled() and torch.is_grad_enabled() and not torch.compiler.is_compiling()
         if self.defers_grad:
             base, weight = _DeferredWeightGrad.apply(base, weight, self.inputs), weight.detach()  # type: ignore[no-untyped-call]
         self.base, self.weight = iter(base.unbind(0)), weight.t()
@@ -268,7 +272,7 @@ def plain_max_convolution(
 
 def max_convolution(x: Float[Tensor, "batch length inputs"], convolution: nn.Conv1d) -> Float[Tensor, "batch outputs"]:
     """`plain_max_convolution` as a matrix product; the gradient of `max` is cheaper than that of `amax`."""
-    if not _enabled:
+    if not enabled():
         return plain_max_convolution(x, convolution)
     windows = x.unfold(1, convolution.kernel_size[0], 1).flatten(2)  # batch positions (inputs width)
     highest = F.linear(windows, convolution.weight.flatten(1)).max(dim=1).values
@@ -279,7 +283,7 @@ def max_convolutions(
     x: Float[Tensor, "batch length inputs"], convolutions: Sequence[nn.Conv1d]
 ) -> Float[Tensor, "batch outputs"]:
     """`plain_max_convolution` of several convolutions, concatenated; in half precision on a GPU without the windows."""
-    if _enabled and x.is_cuda and has_triton() and not torch.compiler.is_compiling():
+    if enabled() and x.is_cuda and has_triton() and not torch.compiler.is_compiling():
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
         if dtype in (torch.bfloat16, torch.float16) and _fits_max_convolutions(x, convolutions):
             return _fused_max_convolutions(x, convolutions, dtype)
@@ -365,7 +369,7 @@ def cross_entropy(
 
     With `consume` the gradient overwrites the logits, usually the largest tensor of a step.
     """
-    if not _enabled:
+    if not enabled():
         return plain_cross_entropy(logits, targets, ignore, label_smoothing)
     return _CrossEntropy.apply(logits, targets, ignore, label_smoothing, consume)  # type: ignore[no-untyped-call]
 
@@ -403,7 +407,7 @@ def linear_cross_entropy(
 
     The largest tensor of a step is then never stored.
     """
-    if not _enabled or not hidden.is_cuda or torch.compiler.is_compiling():
+    if not enabled() or not hidden.is_cuda or torch.compiler.is_compiling():
         return cross_entropy(F.linear(hidden, weight, bias), targets, ignore, label_smoothing, consume=True)
     return _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         autocast_once(hidden), weight, bias, targets, ignore, label_smoothing

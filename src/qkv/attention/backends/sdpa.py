@@ -6,6 +6,7 @@ from typing import final
 import torch
 from torch.nn import functional as F
 
+from qkv.attention.backends.cpu import kernel_attention, suits_kernel
 from qkv.attention.backends.measured import PLAN_OPERATIONS
 from qkv.attention.backends.reasons import needs_weights, not_a_dot_product, not_a_softmax
 from qkv.attention.backends.reference import REFERENCE, repeat_kv
@@ -18,7 +19,10 @@ from qkv.types import Float, Tensor
 
 @final
 class Sdpa(Backend):
-    """`torch.nn.functional.scaled_dot_product_attention`; weights, if requested, are computed separately."""
+    """`torch.nn.functional.scaled_dot_product_attention`; weights, if requested, are computed separately.
+
+    A kernel of qkv (`qkv.attention.backends.cpu`) computes the same faster in training on the CPU.
+    """
 
     name = "sdpa"
 
@@ -79,6 +83,8 @@ def _fused(
         return torch.ops.aten._scaled_dot_product_efficient_attention(
             query, key, value, _aligned_bias(mask, request), torch.is_grad_enabled(), dropout, scale=scale
         )[0]
+    if suits_kernel(query, key, value, mask):
+        return kernel_attention(query, key, value, scale, mask, is_causal, dropout)
     attend = partial(F.scaled_dot_product_attention, dropout_p=dropout, is_causal=is_causal, scale=scale)
     if query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.requires_grad:
         # The gradient of the CPU kernel takes five times as long in bfloat16.

@@ -1,22 +1,13 @@
-"""Compile the CPU kernels on first use, with the machine's C compiler, and call them."""
+"""The CPU kernels, compiled on first use, and their arguments."""
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from ctypes import POINTER, Structure, c_double, c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
-from qkv.errors import Unsupported
+from qkv.runtime.c_library import load_library
 
 SOURCE = Path(__file__).with_name("kernels.c")
-COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fno-math-errno", "-shared", "-fPIC")
-TIMEOUT = 120  # seconds
 FEATURES = {1: "AVX-512", 2: "int8 dot products", 4: "bfloat16 dot products"}
 
 
@@ -107,15 +98,7 @@ class BatchC(Structure):
 @cache
 def library() -> ctypes.CDLL:
     """Return the compiled kernels; raise `Unsupported` if they cannot be compiled here."""
-    if os.environ.get("QKV_FAST", "1") == "0":
-        raise Unsupported("cpu kernels", "QKV_FAST=0")
-    if platform.system() != "Linux":
-        raise Unsupported("cpu kernels", "they are built on Linux only")
-    path = _compiled()
-    try:
-        kernels = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise Unsupported("cpu kernels", str(error)) from None
+    kernels = load_library(SOURCE)
     for name, result in (("qkv_packed_bytes", c_int64), ("qkv_features", c_int64)):
         getattr(kernels, name).restype = result
     kernels.qkv_packed_bytes.argtypes = (c_int64, c_int64, c_int64)
@@ -137,36 +120,3 @@ def library() -> ctypes.CDLL:
 def features() -> int:
     """Return the instruction sets of the kernels, as a sum of the keys of `FEATURES`."""
     return int(library().qkv_features())
-
-
-def _compiled() -> Path:
-    """Compile the kernels into the user's cache folder, unless a library of the same source and CPU is there."""
-    compiler = next((command for name in COMPILERS if (command := shutil.which(name))), None)
-    if compiler is None:
-        raise Unsupported("cpu kernels", f"no C compiler was found ({', '.join(COMPILERS)})")
-    key = hashlib.sha256(b"\0".join((SOURCE.read_bytes(), " ".join(FLAGS).encode(), _cpu().encode()))).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkv"
-    path = folder / f"kernels-{key}.so"
-    if path.exists():
-        return path
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            built = Path(scratch) / path.name
-            arguments = [compiler, *FLAGS, "-o", str(built), str(SOURCE), "-lm"]
-            done = subprocess.run(arguments, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-            if done.returncode:
-                raise Unsupported("cpu kernels", f"{compiler} failed: {(done.stderr.splitlines() or ['no output'])[0]}")
-            built.replace(path)  # atomic: another process may be building the same file
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unsupported("cpu kernels", f"they could not be compiled: {error}") from None
-    return path
-
-
-def _cpu() -> str:
-    """Return the model and instruction sets of the CPU: code for one need not run on another."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
-    except OSError:
-        return platform.processor()
-    return "\n".join(line for line in lines if line.startswith(("model name", "flags", "Features", "CPU")))

@@ -15,13 +15,13 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(READY)
 	$(BIN)/qkv demo
 
-# mypy and the compiled tests with one worker use one core each.
+# mypy uses one core while the workers of the compiled tests start.
 test: $(READY)
 	$(MAKE) --jobs 2 --output-sync=target lint compiled
 	$(PYTEST)
 
 compiled: $(READY)
-	OMP_NUM_THREADS=1 QKV_CHECK_SHAPES=0 $(BIN)/pytest -m compiled $$(grep -rl --include='*.py' 'mark\.compiled' tests)
+	QKV_CHECK_SHAPES=0 $(PYTEST) -m compiled $$(grep -rl --include='*.py' 'mark\.compiled' tests)
 
 lint: $(READY)
 	$(BIN)/ruff check .

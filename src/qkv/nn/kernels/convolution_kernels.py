@@ -21,7 +21,7 @@ from qkv.types import Float, Tensor
 MAX_WINDOW = 128  # inputs of a window
 MAX_POSITIONS = 256  # positions are stored as bytes
 PROGRAMS = 256  # of the gradient of the weights, each of which sums over some of the words
-WORDS, FEATURES, WARPS = 64, 64, 4
+ROWS, FEATURES, WARPS = 64, 64, 4
 
 INTERPRETED: tl.constexpr = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
@@ -40,9 +40,9 @@ def _product(a, b, total):
 @no_type_check
 def _forward(
     x, w, bias, out, argmax, words, row_size, channels, window, positions, features, stride,
-    WORDS: tl.constexpr, FEATURES: tl.constexpr, WINDOW: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0) * WORDS + tl.arange(0, WORDS)
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     f = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
     k = tl.arange(0, WINDOW)
     in_feature = f < features
@@ -51,10 +51,10 @@ def _forward(
         w + k[:, None] * features + f[None, :], mask=(k < window)[:, None] & in_feature[None, :], other=0.0
     )
     x += n[:, None].to(tl.int64) * row_size + k[None, :]
-    best = tl.full([WORDS, FEATURES], float("-inf"), tl.float32)
-    position = tl.zeros([WORDS, FEATURES], tl.int32)
+    best = tl.full([ROWS, FEATURES], float("-inf"), tl.float32)
+    position = tl.zeros([ROWS, FEATURES], tl.int32)
     for s in range(positions):
-        y = _product(tl.load(x, mask=inside, other=0.0), weight, tl.zeros([WORDS, FEATURES], tl.float32))
+        y = _product(tl.load(x, mask=inside, other=0.0), weight, tl.zeros([ROWS, FEATURES], tl.float32))
         better = (y > best) | (y != y)  # keep a NaN
         best = tl.where(better, y, best)
         position = tl.where(better, s, position)
@@ -71,16 +71,16 @@ def _forward(
 @no_type_check
 def _input_gradient(
     grad, argmax, w, grad_x, words, row_size, channels, window, positions, features, stride,
-    WORDS: tl.constexpr, FEATURES: tl.constexpr, WINDOW: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Add to the gradient of some words, which belong to this program alone, one position after the other."""
-    n = tl.program_id(0) * WORDS + tl.arange(0, WORDS)
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, WINDOW)
     in_word, in_window = n < words, k < window
     inside = in_word[:, None] & in_window[None, :]
     grad_x += n[:, None].to(tl.int64) * row_size + k[None, :]
     for s in range(positions):
-        total = tl.zeros([WORDS, WINDOW], tl.float32)
+        total = tl.zeros([ROWS, WINDOW], tl.float32)
         for first in range(0, features, FEATURES):
             f = first + tl.arange(0, FEATURES)
             at = n[:, None].to(tl.int64) * stride + f[None, :]
@@ -99,7 +99,7 @@ def _input_gradient(
 @no_type_check
 def _weight_gradient(
     grad, argmax, x, parts, words, row_size, channels, window, positions, features, stride, chunk,
-    WORDS: tl.constexpr, FEATURES: tl.constexpr, WINDOW: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Sum over some of the words of dW."""
     f = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
@@ -107,8 +107,8 @@ def _weight_gradient(
     in_feature, in_window = f < features, k < window
     total = tl.zeros([FEATURES, WINDOW], tl.float32)
     begin = tl.program_id(1) * chunk
-    for first in range(begin, begin + chunk, WORDS):
-        n = first + tl.arange(0, WORDS)
+    for first in range(begin, begin + chunk, ROWS):
+        n = first + tl.arange(0, ROWS)
         in_word = (n < begin + chunk) & (n < words)
         at = n[None, :].to(tl.int64) * stride + f[:, None]
         in_grad = in_feature[:, None] & in_word[None, :]
@@ -129,7 +129,7 @@ def _sizes(
     """Return the size arguments and the tiles of all kernels."""
     words, length, channels = x.shape
     tiles = {
-        "WORDS": WORDS,
+        "ROWS": ROWS,
         "FEATURES": min(FEATURES, max(16, triton.next_power_of_2(features))),
         "WINDOW": max(16, triton.next_power_of_2(window)),
     }
@@ -145,7 +145,7 @@ def max_convolution(
 ) -> None:
     """Write the maximum over the positions and where it is; both may be columns of a larger tensor."""
     sizes, tiles = _sizes(x, *w.shape)
-    grid = (triton.cdiv(len(x), WORDS), triton.cdiv(w.shape[1], tiles["FEATURES"]))
+    grid = (triton.cdiv(len(x), ROWS), triton.cdiv(w.shape[1], tiles["FEATURES"]))
     with torch.cuda.device_of(x):
         _forward[grid](x, w, bias, out, argmax, *sizes, out.stride(0), **tiles, num_warps=WARPS)
 
@@ -159,7 +159,7 @@ def add_input_gradient(
     """Add to the gradient of x."""
     sizes, tiles = _sizes(grad_x, *w.shape)
     with torch.cuda.device_of(grad):
-        _input_gradient[(triton.cdiv(len(grad_x), WORDS),)](
+        _input_gradient[(triton.cdiv(len(grad_x), ROWS),)](
             grad, argmax, w, grad_x, *sizes, grad.stride(0), **tiles, num_warps=WARPS
         )
 
@@ -174,8 +174,8 @@ def weight_gradient(
     features = grad.shape[1]
     sizes, tiles = _sizes(x, window, features)
     feature_tiles = triton.cdiv(features, tiles["FEATURES"])
-    tiles_per_chunk = triton.cdiv(triton.cdiv(len(x), WORDS) * feature_tiles, PROGRAMS)
-    chunk = tiles_per_chunk * WORDS
+    tiles_per_chunk = triton.cdiv(triton.cdiv(len(x), ROWS) * feature_tiles, PROGRAMS)
+    chunk = tiles_per_chunk * ROWS
     chunks = triton.cdiv(len(x), chunk)
     parts = torch.empty(chunks, features, window, dtype=torch.float32, device=x.device)
     with torch.cuda.device_of(x):

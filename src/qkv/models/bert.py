@@ -22,7 +22,7 @@ A tagger can also use positions in the dependency trees of its sentences (Wang, 
                          with r = distance(i, j), clipped to [-16, 16]: all larger distances share one K and one V
 
 where depth(t) counts the edges to the root, and distance(i, j) is depth(i) - depth(j) if one word is an ancestor of the
-other, else depth(i) + depth(j), negative if i comes first. The argument `tree` holds depth and distance of all tokens
+other, else +-(depth(i) + depth(j)), minus if i comes first. The argument `tree` holds depth and distance of all tokens
 (`qkv.nn.tree_positions`). Gold trees leak information about the labels: the parent of a word reveals much about its
 role.
 """

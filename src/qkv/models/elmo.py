@@ -8,7 +8,8 @@
     p(w_{t+1} | w_1 .. w_t) = softmax(O y^L_t),   p(w_t | w_{t+1} .. w_n) = softmax(O y^L_{t+1})   forward, backward
     ELMo_t = gamma * sum_j s_j [forward y^j_t ; backward y^j_t],   s = softmax(a)
 
-with an optional head; the last two have their own gamma and a, and optionally word embeddings v_t and an LSTM:
+with an optional head; tagger and classifier have their own gamma and a, and optionally word embeddings v_t and an LSTM.
+Without a head, the output is the mean of the y^j:
 
     language_model   O y^L                      the next and the previous word
     tagger           Q r_t                      the label of each word; r = [ELMo ; v], or the LSTM's output on it

@@ -2,7 +2,7 @@
 
     h_0 = E[x_t] + P[t]
     h_l = h' + FFN(LN(h')),   h' = h_{l-1} + MaskedSelfAttention(LN(h_{l-1})),   l = 1 ... L
-    p(x_{t+1} | x_1 ... x_t) = softmax(E LN(h_L))
+    p(x_{t+1} | x_1 ... x_t) = softmax(E LN(h_L)),   FFN(x) = W_2 gelu(W_1 x)
 
 The output layer is tied to the embedding (Press and Wolf 2017). Weights are initialized from N(0, 0.02^2). The
 output projections of attention and FFN, whose outputs are added to h, have the standard deviation 0.02 / sqrt(2L)
@@ -177,7 +177,7 @@ class Block(nn.Module):
         super().__init__()
         score = config.score.build(config.sizes)
         if config.inverse_layer_scale:
-            score = ScaledDot(score.scale_for(config.sizes.query) / layer)
+            score = ScaledDot(score.scale_for(config.sizes.query) / layer)  # factor of q . k
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout, backend=config.backend, score=score,
             position=build_attention_position(config.position, config.sizes), align=config.align.build(config.sizes),

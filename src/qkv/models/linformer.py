@@ -161,7 +161,7 @@ class Embedding(nn.Module):
         self.positions = build_positional_encoding(
             config.position, config.sizes._replace(max_keys=config.max_length)
         )  # P
-        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E, not multiplied by sqrt(dim)
+        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E ~ N(0, 1/d)
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
 

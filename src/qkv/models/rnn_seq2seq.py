@@ -161,7 +161,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
                 cell=config.cell, tied=config.tie_embeddings,
             )
         )  # fmt: skip
-        self.log_mel = self.encoder.log_mel
+        self.log_mel = self.encoder.log_mel  # of an encoder of speech ("pyramid"), else None
         self.decoder = DECODERS[config.decoder](config, self.encoder)
         self.readout = nn.Linear(config.pre_output_dim, config.target_vocab_size, bias=False)  # O
         self.dropout = Dropout(config.dropout)
@@ -182,7 +182,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         """Encode the source (see `EncoderDecoder`); `word_starts` is required if the config has a pointer."""
         encoded = self.encoder(source, full_lengths(source) if source_lengths is None else source_lengths)
         pointer = None if self.pointer is None else self.pointer.init_state(encoded.values, word_starts)
-        kept = source_lengths if encoded.lengths is None else encoded.lengths  # of h_i
+        kept = source_lengths if encoded.lengths is None else encoded.lengths  # numbers of h_i
         encoded_source = self.decoder.precompute(self.context_dropout(encoded.values), kept)
         return Memory(encoded.final, keep_tokens(self.copying, encoded_source, source), pointer)
 
@@ -218,7 +218,7 @@ class RNNDecoder(nn.Module, ABC):
     ) -> None:
         """`extra_input_dim` is the size of the input of the RNN in addition to the embedding: c, c_t or o_{t-1}."""
         super().__init__()
-        embedding = ScaledEmbedding if config.tie_embeddings else nn.Embedding  # a tied matrix has the readout's scale
+        embedding = ScaledEmbedding if config.tie_embeddings else nn.Embedding  # sqrt(d) E if tied to O
         self.embed = embedding(config.target_vocab_size, config.embedding_dim)
         self.rnn = Recurrent(
             config.cell, config.embedding_dim + extra_input_dim, config.hidden_dim, config.layers, config.dropout
@@ -320,7 +320,7 @@ class LuongDecoder(AttentionDecoder):
 
     def _forward_feeding(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
         rnn_step = self.rnn.unroll(y)  # computes W y of all steps; each call of rnn_step runs the next step
-        # StepLinear: the same linear layer, applied to the input of one step per call
+        # StepLinear: the same linear layer, one step per call; the gradient of W is one product over all steps
         pre_output = StepLinear.from_linear(self.pre_output, y.shape[1], y.shape[0])
         layers = self.rnn.unpack_state(state.hidden)
         source = state.memory.source

@@ -15,8 +15,8 @@ decoder = "attend"    Show, attend and tell (Xu et al. 2015): attention over the
 
 `align` is the function from scores to attention weights: align = "softmax" is the soft attention of the paper, align =
 { name = "hard", estimator = "reinforce" } its hard attention, which samples one position per step in training. Doubly
-stochastic attention penalizes positions whose weights do not sum to 1 over the steps. All matrices but E, and w, have
-biases, with one for H and Z together.
+stochastic attention penalizes positions whose weights do not sum to 1 over the steps. w and all matrices
+except E have biases, with one for H and Z together.
 """
 
 from dataclasses import dataclass, replace

@@ -200,7 +200,7 @@ class TemporalConvolution(nn.Module):
     """Dense blocks with dilations 1, 2, 4, ...: as many as needed for a receptive field of `length` positions.
 
     The paper's listing starts at dilation 2 and would skip every second position; its text asks for a receptive field
-    that exceeds the length, as implemented here.
+    that covers the length, as implemented here.
     """
 
     def __init__(self, features: int, length: int, filters: int) -> None:

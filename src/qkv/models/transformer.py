@@ -8,12 +8,12 @@ With `copying`, p(y_{t+1}) is a mixture with the attention weights a_ti = softma
 over the source tokens (`qkv.nn.copying`).
 
 LN is layer normalization. With norm = "post", as in the paper, it follows each sum: x = LN(x + SelfAttention(x)). With
-norm = "pre", it is applied to the input of each sub-layer, x = x + SelfAttention(LN(x)), and to the outputs of encoder
-and decoder; training is then less sensitive to the learning rate warmup (Xiong et al. 2020).
+norm = "pre", the default, it is applied to the input of each sub-layer, x = x + SelfAttention(LN(x)), and to the
+outputs of encoder and decoder; training is then less sensitive to the learning rate warmup (Xiong et al. 2020).
 
 The encoder can also use positions in the dependency trees of its sentences (Wang, Tu, Wang and Shi 2019), with
 depth(i) the number of edges to the root, and distance(i, j) = depth(i) - depth(j) if one word is an ancestor of the
-other, else depth(i) + depth(j), negative if i comes first. The argument `tree` holds depth and distance of all tokens
+other, else +-(depth(i) + depth(j)), minus if i comes first. The argument `tree` holds depth and distance of all tokens
 (`qkv.nn.tree_positions`).
 
     tree = "depth"       D[min(depth(i), 32)] is added to the embedding of token i

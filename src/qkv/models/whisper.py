@@ -1,8 +1,9 @@
 """Whisper (Radford et al. 2023): speech recognition with an encoder-decoder Transformer.
 
+    y_t = E[token t] + P[t]                                       x_L is the output of the last encoder block
     x = gelu(Conv_2(gelu(Conv_1(log-mel spectrogram)))) + PE      kernels of 3 frames, Conv_2 with stride 2
     encoder block:  x = x + SelfAttention(LN(x));        x = x + FFN(LN(x))
-    decoder block:  y = y + MaskedSelfAttention(LN(y));  y = y + CrossAttention(LN(y), LN(x));  y = y + FFN(LN(y))
+    decoder block:  y = y + MaskedSelfAttention(LN(y));  y = y + CrossAttention(LN(y), LN(x_L));  y = y + FFN(LN(y))
     p(y_{t+1}) = softmax(E LN(y_t))                               E is also the embedding of the tokens
 
 A recording is a window of 30 seconds: 3,000 frames of 10 ms, from which the convolutions make 1,500 positions. The
@@ -208,7 +209,9 @@ class DecoderBlock(nn.Module):
 
 
 def build_attention(config: WhisperConfig) -> MultiHeadAttention:
-    """Return multi-head attention; a bias of the keys, which Whisper's lack, would not change its output."""
+    """Return multi-head attention. Its keys have a bias, unlike Whisper's: that adds the same number to all scores of
+    a query, so the softmax is unchanged.
+    """
     return MultiHeadAttention(config.dim, config.heads, config.attention_dropout, backend=config.backend)
 
 

@@ -45,7 +45,7 @@ class MemoryNetworkConfig(Config):
     label_names: StringList = ()  # the answers; set by the data
     dim: Size = 50  # size of the embeddings, d
     hops: Count = 3  # number of hops, K
-    max_memories: Size = 50  # maximum number of sentences; older ones are dropped
+    max_memories: Size = 50  # maximum number of sentences; pipelines and tasks pass the latest ones
     tying: Literal["adjacent", "layerwise"] = "adjacent"  # which hops share their embeddings
     position_encoding: bool = True  # weight words by position; otherwise a sentence is a bag of words
     time_noise: Rate = 0.1  # probability of a gap after each sentence of a training story

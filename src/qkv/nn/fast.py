@@ -58,8 +58,8 @@ def gelu(x: Float[Tensor, "*shape"], approximate: str = "none") -> Float[Tensor,
     """`F.gelu`; if it needs a gradient on the CPU, the derivative is computed with the value, both in float32."""
     if not enabled() or x.device.type != "cpu" or not x.requires_grad or torch.compiler.is_compiling():
         return F.gelu(x, approximate=approximate)
-    supported = x.dtype in (torch.float32, torch.bfloat16) and x.is_contiguous() and gelu_cpu.kernels() is not None
-    if supported and x.numel() >= MIN_GELU:
+    supported = x.dtype in (torch.float32, torch.bfloat16) and x.is_contiguous()
+    if supported and x.numel() >= MIN_GELU and gelu_cpu.kernels() is not None:  # compiles them on first use
         return _Gelu.apply(x, approximate)  # type: ignore[no-untyped-call]
     return F.gelu(at_least_float32(x), approximate=approximate).to(x.dtype)  # in bfloat16 it takes twice as long
 

@@ -506,6 +506,11 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+def require_matrix_size(rows: int, columns: int) -> None:
+    """Raise ConfigError if a weight matrix has more than 2^34 elements, 64 GiB in float32."""
+    require(rows * columns <= 2**34, f"a matrix of {rows} x {columns} elements is too large")
+
+
 def require_names(label_names: Sequence[str], labels: int) -> None:
     """Raise unless all labels have names or none has."""
     require(len(label_names) in (0, labels), f"there are {len(label_names)} label_names for {labels} labels")

@@ -81,7 +81,7 @@ def test_left_padding_does_not_change_the_logits():
 
 
 def test_the_default_width_of_the_networks_is_that_of_llama2_c():
-    assert [LlamaConfig(dim=dim, heads=1).hidden_dim for dim in (288, 512, 768)] == [768, 1376, 2048]
+    assert [LlamaConfig(dim=dim, heads=1).ffn_width for dim in (288, 512, 768)] == [768, 1376, 2048]
 
 
 @pytest.mark.parametrize(

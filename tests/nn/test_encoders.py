@@ -196,4 +196,4 @@ def test_padding_does_not_affect_the_pyramid(features):
 
 def test_a_pyramid_has_no_embedding_to_tie():
     with pytest.raises(ConfigError, match="tie_embeddings"):
-        Term("encoder", "pyramid").build(SIZES._replace(tied=True))
+        Term("encoder", "pyramid").build(SIZES._replace(tie_embeddings=True))

@@ -113,10 +113,10 @@ def test_the_backend_reaches_the_operator(backend):
 )
 def test_terms_that_do_not_fit_raise_with_their_key(score, align, key):
     with pytest.raises(ConfigError, match=f"^{key}"):
-        check_terms(SIZES._replace(key=FEATURES + 1), over_source=True, align=align, score=score)
+        check_terms(SIZES._replace(key=FEATURES + 1), cross_attention=True, align=align, score=score)
 
 
 def test_a_check_draws_no_random_numbers():
     before = torch.get_rng_state()
-    check_terms(SIZES, over_source=True, align=Term("align", "local_p"), score=Term("score", "additive"))
+    check_terms(SIZES, cross_attention=True, align=Term("align", "local_p"), score=Term("score", "additive"))
     assert torch.get_rng_state().equal(before)

@@ -53,7 +53,7 @@ from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
-from qkv.nn.residual_norm import FFN, ResidualNorm
+from qkv.nn.residual_norm import FFNKind, ResidualNorm
 from qkv.nn.tree_positions import TreeDepth, TreeDistance, TreeKind, check_tree, check_tree_input
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -96,7 +96,7 @@ class BertConfig(Config):
     layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
     norm: Literal["post", "none"] = "post"  # layer normalization after each sum, or none
     residual: bool = True  # add the input of each sub-layer to its output
-    ffn: FFN = "position_wise"  # feed-forward networks, or none
+    ffn: FFNKind = "position_wise"  # feed-forward networks, or none
 
     @property
     def sizes(self) -> Sizes:

@@ -72,7 +72,7 @@ class ConvSeq2SeqConfig(Config):
         encoder_dim = self.encoder.options.get("dim") or self.dim
         require(encoder_dim == self.dim, f"encoder.dim {encoder_dim} must equal dim {self.dim}")
         self.encoder.cls.check_options(self.dim, self.encoder.options)
-        check_terms(self.attention_sizes, over_source=True, align=self.align, score=self.score)
+        check_terms(self.attention_sizes, cross_attention=True, align=self.align, score=self.score)
         return self
 
     @property

@@ -24,7 +24,7 @@ from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import LanguageModel
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
-from qkv.nn.residual_norm import FFN, Norm, ResidualNorm, final_norm
+from qkv.nn.residual_norm import FFNKind, NormPlacement, ResidualNorm, build_final_norm
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -57,9 +57,9 @@ class GPT2Config(Config):
     attention_dropout: Rate = 0.1  # of the attention weights
     tie_embeddings: bool = True  # tie embedding and output layer
     layer_norm_eps: PositiveFloat = 1e-5  # epsilon of layer normalization
-    norm: Norm = "pre"  # layer normalization before each sub-layer, after each sum, or none
+    norm: NormPlacement = "pre"  # layer normalization before each sub-layer, after each sum, or none
     residual: bool = True  # add the input of each sub-layer to its output
-    ffn: FFN = "position_wise"  # feed-forward networks, or none
+    ffn: FFNKind = "position_wise"  # feed-forward networks, or none
     causal: bool = True  # whether tokens attend to no later ones; otherwise they can see the token to predict
     has_end_token: bool = False  # whether training texts end with an end token, at which `qkv generate` stops
 
@@ -101,7 +101,7 @@ class GPT2(LanguageModel[State]):
         self.positions = build_positional_encoding(config.position, config.sizes)  # P
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
-        self.norm = final_norm(config.dim, config.layer_norm_eps, config.norm)
+        self.norm = build_final_norm(config.dim, config.layer_norm_eps, config.norm)
         self.readout = nn.Linear(config.dim, config.vocab_size, bias=False)
         if config.tie_embeddings:
             self.readout.weight = self.embed.weight

@@ -63,13 +63,13 @@ class LlamaConfig(Config):
         return head_sizes(self.dim, self.heads, self.max_length)
 
     @property
-    def hidden_dim(self) -> int:
+    def ffn_width(self) -> int:
         """Width of the feed-forward networks."""
         return self.ffn_dim or -(-8 * self.dim // (3 * 32)) * 32
 
     @model_validator(mode="after")
     def _check(self) -> "LlamaConfig":
-        widest = max(self.vocab_size, 2 * self.hidden_dim, 3 * self.dim)
+        widest = max(self.vocab_size, 2 * self.ffn_width, 3 * self.dim)
         require(self.dim * widest <= 2**34, f"dim: a matrix of {self.dim} x {widest} is too large")
         require(
             self.heads % (self.kv_heads or self.heads) == 0,
@@ -175,7 +175,7 @@ class Block(nn.Module):
             position=config.position.build(config.sizes), align=config.align.build(config.sizes),
         )  # fmt: skip
         self.attention_norm = nn.RMSNorm(config.dim, config.norm_eps)
-        self.ffn = GatedFeedForward(config.dim, config.hidden_dim, activation=config.activation)
+        self.ffn = GatedFeedForward(config.dim, config.ffn_width, activation=config.activation)
         self.ffn_norm = nn.RMSNorm(config.dim, config.norm_eps)
         self.dropout = Dropout(config.dropout)
 

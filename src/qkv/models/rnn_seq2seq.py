@@ -3,23 +3,24 @@
 The encoder computes a state h_i of each source token i, by default h_i = [forward_i ; backward_i] of a bidirectional
 RNN, and h_final, a summary of the n tokens: [forward_n ; backward_1] of each layer, the states after each direction has
 read all tokens. For encoders that are not recurrent, h_final is the mean of all h_i (`qkv.nn.encoders`). s_t is the
-state of the decoder, y_{t-1} the embedding of the previous token, o_t the input of the readout O:
+state of the decoder, y_{t-1} the previous token or its embedding, o_t the input of the readout O:
 
     s_0 = tanh(B h_final),   p(y_t) = softmax(O o_t), mixed with the weights a_t if `copying` is set (`qkv.nn.copying`)
 
-RNN(x, s) is by default a GRU: (1 - z) n + z s,   r, z = sigmoid(W x + U s),   n = tanh(W x + r * U s), with W and U of
-each gate; `qkv.nn.rnn` has the equations of all cells. W, U, B and R have biases, O has none.
+RNN(x, s) is by default a GRU (`qkv.nn.rnn` has all cells). Each gate has its own W, U, b and b'; * is elementwise:
 
-B is the bridge: one matrix from h_final of all encoder layers to the states of all decoder layers, h and also c of an
-LSTM. With bridge = "none", h and c of each decoder layer are h_final of the same encoder layer.
+    r, z = sigmoid(W x + b + U s + b'),   n = tanh(W x + b + r * (U s + b')),   RNN(x, s) = (1 - z) * n + z * s
+
+For an LSTM, s is [hidden ; cell] in the recurrence and `hidden` elsewhere. The bridge B is one matrix, from h_final of
+all encoder layers to s_0 of all decoder layers. With bridge = "none", s_0 of a layer is h_final of the same encoder
+layer, for an LSTM both as hidden and as cell. B and R have biases; O and the matrices of the score have none.
 
 decoder = "plain"       Cho et al. (2014); Sutskever, Vinyals and Le (2014)
-    s_t = RNN([y_{t-1} ; c], s_{t-1}),   c = h_final of the last layer
-    o_t = tanh(R [s_t ; y_{t-1} ; c])
-    where `context` selects whether h_final is used for s_0 (else s_0 = 0), as the input c of every step, or both
+    s_t = RNN([y_{t-1} ; c], s_{t-1}),   o_t = tanh(R [s_t ; y_{t-1} ; c]),   c = h_final of the last layer
+    context = "initial": without c;   "every_step": with c, and s_0 = 0;   "both": with c, and s_0 from the bridge
 
 decoder = "bahdanau"    Bahdanau, Cho and Bengio (2015): attention with the previous state, before the recurrence
-    a_ti = softmax_i(score(s_{t-1}, h_i)),   score(s, h) = v . tanh(W s + U h)
+    a_ti = softmax_i(score(s_{t-1}, h_i)),   score(s, h) = v_a . tanh(W_a s + U_a h)
     c_t = sum_i a_ti h_i
     s_t = RNN([y_{t-1} ; c_t], s_{t-1})
     o_t = tanh(R [s_t ; c_t ; y_{t-1}])
@@ -27,7 +28,8 @@ decoder = "bahdanau"    Bahdanau, Cho and Bengio (2015): attention with the prev
 
 decoder = "luong"       Luong, Pham and Manning (2015): attention with the new state, after the recurrence
     s_t = RNN([y_{t-1} ; o_{t-1}], s_{t-1})            with input feeding, else s_t = RNN(y_{t-1}, s_{t-1})
-    a_ti = softmax_i(score(s_t, h_i)),   score(s, h) = s . h, s W h, v . tanh(W [s ; h]) or (W s)_i
+    a_ti = softmax_i(score(s_t, h_i)),   score(s, h) = s . h (dot), s W_a h (bilinear), v_a . tanh(W_a [s ; h]) (concat)
+                                                       or (W_a s)_i (location)
     c_t = sum_i a_ti h_i
     o_t = tanh(R [s_t ; c_t])                          the attentional state
 """
@@ -43,7 +45,7 @@ from torch import nn
 
 from qkv.attention import Sizes
 from qkv.config import AlignTerm, Config, Count, EncoderTerm, Probability, Rate, ScoreTerm, Size, Term, require
-from qkv.nn.copying import PointerGenerator, check_copying, copy_tokens, keep_tokens
+from qkv.nn.copying import PointerGenerator, attach_source_tokens, check_copying, mix_copy_distribution
 from qkv.nn.embedding import ScaledEmbedding
 from qkv.nn.encoders.source_encoders import EncoderSizes
 from qkv.nn.fast import Dropout, StepLinear
@@ -52,7 +54,7 @@ from qkv.nn.multi_head import BackendName, check_terms
 from qkv.nn.pooling import full_lengths
 from qkv.nn.rnn import Bridge, Cell, Recurrent
 from qkv.nn.source_attention import EncodedSource, build_source_attention, step_numbers
-from qkv.nn.source_pointer import ConsumingTokens, PointerState, build_pointer, point
+from qkv.nn.source_pointer import ConsumingTokens, PointerState, add_next_word_state, build_pointer
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -65,22 +67,22 @@ class RNNSeq2SeqConfig(Config):
     cell: Cell = "gru"  # recurrent cell: gru, lstm, or rnn (tanh)
     layers: Count = 1  # layers of the decoder, and of the encoder unless encoder.layers is set
     embedding_dim: Size = 128  # size of the token embeddings
-    hidden_dim: Size = 128  # size of the decoder states, and of the encoder states unless encoder.dim is set
+    hidden_dim: Size = 128  # size of s_t, and of h_i (both directions together) unless encoder.dim is set
     encoder: EncoderTerm = Term("encoder", "rnn")  # source encoder: rnn, conv, transformer; pyramid: speech
-    bridge: Literal["none", "linear", "tanh"] = "tanh"  # from h_final to s_0; none: copy
+    bridge: Literal["none", "linear", "tanh"] = "tanh"  # B: from h_final to s_0; none: copy
     decoder: Literal["bahdanau", "luong", "plain"] = "bahdanau"  # equations of the decoder
-    context: Literal["initial", "every_step", "both"] = "initial"  # plain: where h_final is used
+    context: Literal["initial", "every_step", "both"] = "initial"  # plain: use h_final for s_0, as the input c, or both
     input_feeding: bool = True  # luong: feed the attentional state to the next step
     score: ScoreTerm = Term("score", "additive")  # score of decoder states and encoder states
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
-    coverage: bool = False  # add w sum_{u<t} a_ui, w learned, to the key of h_i (See, Liu and Manning 2017)
-    copying: bool = False  # copy source tokens: pointer-generator (See, Liu and Manning 2017; `qkv.nn.copying`)
+    coverage: bool = False  # add w sum_{u<t} a_ui, w a learned vector, to the key of h_i (See et al. 2017)
+    copying: bool = False  # copy source tokens: pointer-generator (See et al. 2017; `qkv.nn.copying`)
     pointer: bool = False  # add the encoder state of the next source word to the target embeddings, for parsing
     consuming_tokens: ConsumingTokens = ()  # after these target tokens, the pointer moves to the next source word
     tie_embeddings: bool = False  # tie target embedding and readout, and source embedding if the vocabulary is shared
     scheduled_sampling: Probability = 0.0  # probability of feeding the model's own token in training
     dropout: Rate = 0.1  # dropout of embeddings, between layers and of o_t
-    context_dropout: Rate | None = None  # dropout of the encoder states h_i; unset: same as dropout
+    context_dropout: Rate | None = None  # dropout of the encoder states h_i; None: same as dropout
     max_length: Size = 512  # maximum source and target length
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
@@ -94,12 +96,12 @@ class RNNSeq2SeqConfig(Config):
                 require(is_default, f"{key} does not apply to decoder = 'plain', which has no attention")
         else:
             require(self.context == "initial", "context applies to decoder = 'plain' only")
-            check_terms(self.attention_sizes, over_source=True, align=self.align, score=self.score)
+            check_terms(self.attention_sizes, cross_attention=True, align=self.align, score=self.score)
         require(self.input_feeding or self.decoder == "luong", "input_feeding applies to decoder = 'luong' only")
         if self.coverage:
             require(self.score.name != "location", "coverage needs a score that depends on the keys")
-            require(self.input_feeding, "coverage needs input_feeding: it depends on the last step")
-        check_copying(self)
+            require(self.input_feeding, "coverage needs input_feeding: otherwise all steps are computed at once")
+        check_copying(self)  # copying needs a shared vocabulary, and a source of tokens
         if self.bridge == "none":
             require(
                 self.encoder.cls.has_final_states
@@ -112,7 +114,7 @@ class RNNSeq2SeqConfig(Config):
 
     @property
     def encoder_dim(self) -> int:
-        """Size of h_i."""
+        """Size of h_i, both directions together."""
         return self.encoder.options.get("dim") or self.hidden_dim
 
     @property
@@ -127,11 +129,11 @@ class RNNSeq2SeqConfig(Config):
 
 @dataclass(frozen=True)
 class Memory:
-    """Encoded source."""
+    """Encoded source; each decoder step replaces `source` and `pointer`."""
 
     final: Float[Tensor, "batch layers features"]  # h_final of each layer
-    source: EncodedSource | None  # keys and values of h_i, and the coverage so far; None for the plain decoder
-    pointer: PointerState | None = None  # to the next source word
+    source: EncodedSource | None  # h_i, their keys, coverage so far, tokens to copy; None for the plain decoder
+    pointer: PointerState | None = None  # h_i, first tokens of the words, number of words consumed so far
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,8 @@ class State:
     """Decoder state between tokens."""
 
     memory: Memory
-    step: Int[Tensor, "*batch"]  # number of tokens so far, of all rows or of each: align = "local_m" attends there
-    hidden: Float[Tensor, "batch layers state_dim"]  # s_t of each layer
+    step: Int[Tensor, "*batch"]  # number of tokens so far, of all rows or of each; "local_m" attends around it
+    hidden: Float[Tensor, "batch layers state_dim"]  # s_t of each layer; [hidden ; cell] for an LSTM
     attentional_state: Float[Tensor, "batch pre_output_dim"] | None = None  # o_t, with input feeding
 
 
@@ -158,10 +160,10 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
             EncoderSizes(
                 vocab_size=config.source_vocab_size, embedding_dim=config.embedding_dim, dim=config.hidden_dim,
                 layers=config.layers, dropout=config.dropout, max_length=config.max_length,
-                cell=config.cell, tied=config.tie_embeddings,
+                cell=config.cell, tie_embeddings=config.tie_embeddings,
             )
         )  # fmt: skip
-        self.log_mel = self.encoder.log_mel  # of an encoder of speech ("pyramid"), else None
+        self.log_mel = self.encoder.log_mel  # used by callers to compute the source of "pyramid"; None for texts
         self.decoder = DECODERS[config.decoder](config, self.encoder)
         self.readout = nn.Linear(config.pre_output_dim, config.target_vocab_size, bias=False)  # O
         self.dropout = Dropout(config.dropout)
@@ -177,14 +179,14 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         self,
         source: Source,
         source_lengths: Int[Tensor, "batch"] | None = None,
-        word_starts: Int[Tensor, "batch words"] | None = None,
+        word_starts: Int[Tensor, "batch words"] | None = None,  # index of the first token of each source word
     ) -> Memory:
         """Encode the source (see `EncoderDecoder`); `word_starts` is required if the config has a pointer."""
         encoded = self.encoder(source, full_lengths(source) if source_lengths is None else source_lengths)
         pointer = None if self.pointer is None else self.pointer.init_state(encoded.values, word_starts)
-        kept = source_lengths if encoded.lengths is None else encoded.lengths  # numbers of h_i
-        encoded_source = self.decoder.precompute(self.context_dropout(encoded.values), kept)
-        return Memory(encoded.final, keep_tokens(self.copying, encoded_source, source), pointer)
+        lengths = source_lengths if encoded.lengths is None else encoded.lengths  # "pyramid" shortens the source
+        encoded_source = self.decoder.precompute(self.context_dropout(encoded.values), lengths)
+        return Memory(encoded.final, attach_source_tokens(self.copying, encoded_source, source), pointer)
 
     def init_state(self, memory: Memory) -> State:
         """Return the decoder state before the first token."""
@@ -200,10 +202,12 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         """Return the logits after each token, and the new state."""
-        y, pointer = point(self.pointer, self.dropout(self.decoder.embed(tokens)), tokens, state.memory.pointer)
+        y = self.dropout(self.decoder.embed(tokens))
+        y, pointer = add_next_word_state(self.pointer, y, tokens, state.memory.pointer)  # unchanged without a pointer
         o, state = self.decoder(y, replace(state, memory=replace(state.memory, pointer=pointer)))
         o = self.dropout(o)
-        logits, source = copy_tokens(self.copying, self.readout(o), o, state.memory.source)
+        # With copying, the logits are log p(y_t), and the source is returned without the weights a_t, which were used.
+        logits, source = mix_copy_distribution(self.copying, self.readout(o), o, state.memory.source)
         return logits, replace(state, memory=replace(state.memory, source=source), step=state.step + tokens.shape[1])
 
 
@@ -230,7 +234,7 @@ class RNNDecoder(nn.Module, ABC):
     def precompute(
         self, values: Float[Tensor, "batch source features"], lengths: Int[Tensor, "batch"] | None
     ) -> EncodedSource | None:
-        """Return the keys and values of the source, or None without attention."""
+        """Return the keys and values of the source for all steps, or None without attention."""
         return None
 
     def init_state(self, memory: Memory) -> State:
@@ -263,10 +267,8 @@ class PlainDecoder(RNNDecoder):
 class AttentionDecoder(RNNDecoder):
     """Base class of decoders with attention over the source."""
 
-    def __init__(
-        self, config: RNNSeq2SeqConfig, encoder: SourceEncoder, extra_input_dim: int, pre_output_input_dim: int
-    ) -> None:
-        super().__init__(config, encoder, extra_input_dim, pre_output_input_dim)
+    def __init__(self, config: RNNSeq2SeqConfig, encoder: SourceEncoder, *input_dims: int) -> None:
+        super().__init__(config, encoder, *input_dims)
         self.attention = build_source_attention(config, encoder.dim)
 
     def precompute(
@@ -342,8 +344,5 @@ class LuongDecoder(AttentionDecoder):
         return o, replace(state, hidden=hidden, memory=replace(state.memory, source=source))
 
 
-DECODERS: dict[str, Callable[[RNNSeq2SeqConfig, SourceEncoder], RNNDecoder]] = {
-    "plain": PlainDecoder,
-    "bahdanau": BahdanauDecoder,
-    "luong": LuongDecoder,
-}
+DECODERS: dict[str, Callable[[RNNSeq2SeqConfig, SourceEncoder], RNNDecoder]]
+DECODERS = {"plain": PlainDecoder, "bahdanau": BahdanauDecoder, "luong": LuongDecoder}

@@ -89,7 +89,7 @@ class ShowAttendTellConfig(Config):
         require(self.align.cls is not LocalMonotonic, "align 'local_m' does not apply to images, which have no order")
         self._check_grid()
         if self.decoder == "attend":
-            check_terms(self.attention_sizes, over_source=True, align=self.align, score=self.score)
+            check_terms(self.attention_sizes, cross_attention=True, align=self.align, score=self.score)
         return self
 
     def _check_grid(self) -> None:

@@ -36,9 +36,9 @@ from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import EncoderDecoder, ParallelDecoder
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
-from qkv.nn.residual_norm import FFN, Norm, ResidualNorm, final_norm
+from qkv.nn.residual_norm import FFNKind, NormPlacement, ResidualNorm, build_final_norm
 from qkv.nn.source_attention import EncodedSource
-from qkv.nn.source_pointer import ConsumingTokens, PointerState, build_pointer, point
+from qkv.nn.source_pointer import ConsumingTokens, PointerState, add_next_word_state, build_pointer
 from qkv.nn.tree_positions import TreeDepth, TreeDistance, TreeKind, check_tree, check_tree_input
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -65,9 +65,9 @@ class TransformerConfig(Config):
     dropout: Rate = 0.1  # of embeddings and residual branches
     attention_dropout: Rate | None = None  # of the attention weights; None: same as dropout
     activation_dropout: Rate | None = None  # inside the feed-forward networks; None: same as dropout
-    norm: Norm = "pre"  # layer normalization before each sub-layer, after each sum, or none
+    norm: NormPlacement = "pre"  # layer normalization before each sub-layer, after each sum, or none
     residual: bool = True  # add the input of each sub-layer to its output
-    ffn: FFN = "position_wise"  # feed-forward networks, or none
+    ffn: FFNKind = "position_wise"  # feed-forward networks, or none
     causal: bool = True  # whether target tokens attend to no later ones; otherwise they see the token to predict
     activation: Activation = "relu"  # of the feed-forward networks
     score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
@@ -153,9 +153,9 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
         self.source_embed = Embedding(config, config.source_vocab_size, config.tree)
         self.target_embed = Embedding(config, config.target_vocab_size)
         self.encoder = nn.ModuleList(EncoderBlock(config) for _ in range(config.encoder_layers))
-        self.encoder_norm = final_norm(config.dim, norm=config.norm)
+        self.encoder_norm = build_final_norm(config.dim, norm=config.norm)
         self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.decoder_layers))
-        self.decoder_norm = final_norm(config.dim, norm=config.norm)
+        self.decoder_norm = build_final_norm(config.dim, norm=config.norm)
         self.readout = nn.Linear(config.dim, config.target_vocab_size, bias=False)  # E
         self.readout_bias = nn.Parameter(torch.zeros(1, config.target_vocab_size)) if config.output_bias else None  # b
         self.pointer = build_pointer(config, config.dim, config.dim)
@@ -203,7 +203,7 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         """Return the logits after each token, and the new state."""
         y, mask = self.target_embed(tokens, offset=state.position), padding_mask(state.lengths)
-        y, pointer = point(self.pointer, y, tokens, state.pointer)
+        y, pointer = add_next_word_state(self.pointer, y, tokens, state.pointer)
         present: list[KeyValue] = []
         past = state.past or (None,) * len(self.decoder)
         for block, cache, source in zip(self.decoder, past, state.sources, strict=True):
@@ -216,7 +216,7 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
     def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
         """Return the logits after each token of `target` (teacher forcing), without key/value caches."""
         y, mask = self.target_embed(target), padding_mask(memory.lengths)
-        y, _ = point(self.pointer, y, target, self._init_pointer(memory))
+        y, _ = add_next_word_state(self.pointer, y, target, self._init_pointer(memory))
         for block in self.decoder:
             y = block(y, memory.hidden, mask)
         return self._logits(y, self._init_copying(memory))

@@ -43,7 +43,7 @@ from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import Model, label_names
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
-from qkv.nn.residual_norm import FFN, Norm, ResidualNorm, final_norm
+from qkv.nn.residual_norm import FFNKind, NormPlacement, ResidualNorm, build_final_norm
 from qkv.registry import register
 from qkv.types import Float, Tensor
 
@@ -83,9 +83,9 @@ class ViTConfig(Config):
     qkv_bias: bool = True  # whether the projections to queries, keys and values have a bias
     pooler: bool = False  # y = tanh(W LN(z)_class + b), the hidden layer of the pre-training head
     layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
-    norm: Norm = "pre"  # layer normalization before each sub-layer, after each sum, or none
+    norm: NormPlacement = "pre"  # layer normalization before each sub-layer, after each sum, or none
     residual: bool = True  # add the input of each sub-layer to its output
-    ffn: FFN = "position_wise"  # feed-forward networks, or none
+    ffn: FFNKind = "position_wise"  # feed-forward networks, or none
 
     @property
     def attention_dropout_p(self) -> float:
@@ -138,7 +138,7 @@ class ViT(Model):
         self.dropout = Dropout(config.dropout)
         skip = [config.stochastic_depth * number / max(1, config.layers - 1) for number in range(config.layers)]
         self.encoder = nn.ModuleList(Block(config, probability) for probability in skip)
-        self.norm = final_norm(config.dim, config.layer_norm_eps, config.norm)
+        self.norm = build_final_norm(config.dim, config.layer_norm_eps, config.norm)
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.head = None if config.classes is None else nn.Linear(config.dim, config.classes)  # W
 

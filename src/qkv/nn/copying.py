@@ -27,7 +27,7 @@ from qkv.nn.multi_head import BackendName
 from qkv.nn.source_attention import EncodedSource, SourceAttention
 from qkv.types import Float, Int, Tensor
 
-Vocabulary = Float[Tensor, "batch target vocabulary"]  # logits or log-probabilities
+Vocabulary = Float[Tensor, "batch target vocabulary"]  # logits, or log-probabilities, which are logits, too
 
 
 class PointerGenerator(nn.Module):
@@ -86,21 +86,26 @@ class AttentivePointerGenerator(PointerGenerator):
         _, source = self.attention(
             self.query_proj(hidden), source, torch.zeros((), dtype=torch.long, device=hidden.device)
         )
-        return copy_tokens(self, logits, hidden, source)[0]
+        return mix_copy_distribution(self, logits, hidden, source)[0]
 
 
-def keep_tokens(copying: PointerGenerator | None, source: EncodedSource | None, tokens: Source) -> EncodedSource | None:
-    """Return the source with its tokens, if the model copies them."""
+def attach_source_tokens(
+    copying: PointerGenerator | None, source: EncodedSource | None, tokens: Source
+) -> EncodedSource | None:
+    """Add the source tokens to the encoded source, if the model copies them."""
     return source if copying is None or source is None else replace(source, tokens=tokens)
 
 
-def copy_tokens(
+def mix_copy_distribution(
     copying: PointerGenerator | None,
     logits: Vocabulary,
     hidden: Float[Tensor, "batch target dim"],
     source: EncodedSource | None,
 ) -> tuple[Vocabulary, EncodedSource | None]:
-    """Apply the pointer-generator of a model, if it has one, to the logits and the weights of the last steps."""
+    """Return log p(w) of the pointer-generator, and the source without the weights of these steps, which it used.
+
+    Without copying, logits and source are returned unchanged.
+    """
     if copying is None or source is None:
         return logits, source
     assert source.tokens is not None

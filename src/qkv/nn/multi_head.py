@@ -19,8 +19,8 @@ BackendName = Literal["auto", "reference", "sdpa", "flex", "triton", "gather"]
 class MultiHeadAttention(nn.Module):
     """MultiHead(x, y) = Concat(head_1 ... head_h) W_O,   head_i = attend(x W_Qi, y W_Ki, y W_Vi).
 
-    From Vaswani et al. (2017). With fewer `kv_heads`, groups of consecutive heads share keys and values (Ainslie et al.
-    2023).
+    From Vaswani et al. (2017). With fewer `kv_heads`, groups of consecutive heads share keys and values: grouped-query
+    attention (Ainslie et al. 2023).
     """
 
     def __init__(
@@ -66,7 +66,10 @@ class MultiHeadAttention(nn.Module):
         *,
         position: Position | None = None,
     ) -> tuple[Float[Tensor, "batch query dim"], KeyValue]:
-        """Self-attention over `past` and `x`; also returns the key/value cache extended by `x`."""
+        """Self-attention over `past` and `x`; also returns the key/value cache extended by `x`.
+
+        `position` replaces the one of the constructor.
+        """
         query, key, value = (self.split_heads(part) for part in self.qkv_proj(x).split(self.qkv_dims, dim=-1))
         if past is None:
             present = KeyValue(self.attend.keys(key, position=position).tensor, value)
@@ -127,22 +130,23 @@ def head_sizes(dim: int, heads: int, max_keys: int) -> Sizes:
     return Sizes(query=head_dim, key=head_dim, hidden=head_dim, max_keys=max_keys, heads=heads)
 
 
-def check_terms(sizes: Sizes, *, over_source: bool = False, **terms: Term) -> None:
+def check_terms(sizes: Sizes, *, cross_attention: bool = False, **terms: Term) -> None:
     """Raise ConfigError unless the terms of a config can be built with these sizes; nothing is allocated.
 
-    In attention over a source, queries and keys may have different sizes, so the score has to compare them; and there
-    is a reward for each query, which the estimator "reinforce" needs.
+    In cross-attention, queries and keys may have different sizes, so the score is also called with both; and there is
+    a reward for each query, which the estimator "reinforce" needs.
     """
     for key, term in terms.items():
         try:
             with torch.device("meta"), SkipInit():
                 module = term.build(sizes)
-                if over_source and isinstance(module, Score):  # not always: on the meta device it imports torch._dynamo
+                # A call on the meta device imports torch._dynamo (seconds), so scores are called only if necessary.
+                if cross_attention and isinstance(module, Score):
                     module(torch.empty(1, 1, 1, sizes.query), torch.empty(1, 1, 1, sizes.key))
         except (InputError, ShapeError, RuntimeError) as error:  # RuntimeError of torch: sizes that do not match
             raise ConfigError(f"{key} {term.name!r}: {error}") from None
         require(
-            over_source or term.options.get("estimator") != "reinforce",
+            cross_attention or term.options.get("estimator") != "reinforce",
             f"{key} {term.name!r}: the estimator 'reinforce' needs a reward for each query, which this model does not "
             "have: choose 'straight-through' or 'gumbel'",
         )

@@ -6,8 +6,8 @@ from torch import nn
 
 from qkv.types import Float, Tensor
 
-Norm = Literal["pre", "post", "none"]
-FFN = Literal["position_wise", "none"]  # the feed-forward networks of a model, or none
+NormPlacement = Literal["pre", "post", "none"]  # LN before each sub-layer, after each sum, or nowhere
+FFNKind = Literal["position_wise", "none"]  # whether the blocks of a model have feed-forward networks
 
 
 class ResidualNorm(nn.LayerNorm):
@@ -16,7 +16,7 @@ class ResidualNorm(nn.LayerNorm):
     Without the residual connection, "x +" is left out. To be used as `norm.after(x, f(norm.before(x)))`.
     """
 
-    def __init__(self, dim: int, eps: float = 1e-5, norm: Norm = "pre", residual: bool = True) -> None:
+    def __init__(self, dim: int, eps: float = 1e-5, norm: NormPlacement = "pre", residual: bool = True) -> None:
         super().__init__(dim, eps, elementwise_affine=norm != "none")
         self.norm, self.residual = norm, residual
 
@@ -30,6 +30,6 @@ class ResidualNorm(nn.LayerNorm):
         return self(y) if self.norm == "post" else y
 
 
-def final_norm(dim: int, eps: float = 1e-5, norm: Norm = "pre") -> nn.Module:
-    """Return the normalization after the last block of a stack: post-norm blocks have normalized outputs."""
+def build_final_norm(dim: int, eps: float = 1e-5, norm: NormPlacement = "pre") -> nn.Module:
+    """Return LN for the output of pre-norm blocks, else the identity: post-norm blocks have normalized outputs."""
     return nn.LayerNorm(dim, eps) if norm == "pre" else nn.Identity()

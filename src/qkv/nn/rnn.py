@@ -1,13 +1,14 @@
 """Recurrent layers, run over a whole sequence or step by step with part of the input projected beforehand.
 
     rnn     h' = tanh(W x + U h)                                                                (Elman 1990)
-    gru     r, z = sigmoid(W x + U h),   n = tanh(W x + r * U h),   h' = (1 - z) n + z h        (Cho et al. 2014)
-    lstm    i, f, o = sigmoid(W x + U h),   g = tanh(W x + U h),   c' = f c + i g,   h' = o tanh(c')
+    gru     r, z = sigmoid(W x + U h),   n = tanh(W x + r * U h),   h' = (1 - z) * n + z * h    (Cho et al. 2014)
+    lstm    i, f, o = sigmoid(W x + U h),   g = tanh(W x + U h),   c' = f * c + i * g,   h' = o * tanh(c')
                                                                                 (Hochreiter and Schmidhuber 1997)
 
-with a bias per product and the weight layout of PyTorch (`nn.RNN`, `nn.GRU`, `nn.LSTM`). Where the whole input is
-known, PyTorch runs the sequence in one call. Where a step's input depends on the attention of the previous step, the
-known part of W x is computed for all steps at once, and each step computes only the rest.
+where each gate has its own W and U, and each W x and U h a bias. The weights have the layout of PyTorch (`nn.RNN`,
+`nn.GRU`, `nn.LSTM`). Where the whole input is known, PyTorch runs the sequence in one call. Where a step's input
+depends on the attention of the previous step, the known part of W x is computed for all steps at once, and each step
+computes only the rest.
 """
 
 from collections.abc import Sequence

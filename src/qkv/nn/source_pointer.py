@@ -69,11 +69,11 @@ def build_pointer(config: Any, source_dim: int, dim: int) -> SourcePointer | Non
     return SourcePointer(config.consuming_tokens, config.target_vocab_size, source_dim, dim)
 
 
-def point(
+def add_next_word_state(
     pointer: SourcePointer | None,
     x: Float[Tensor, "batch length dim"],
     tokens: Int[Tensor, "batch length"],
     state: PointerState | None,
 ) -> tuple[Float[Tensor, "batch length dim"], PointerState | None]:
-    """Apply the pointer of a model, if it has one, to the embeddings x of target tokens."""
+    """Return x + W h of the next source word for each target token, and the new state; x itself without a pointer."""
     return (x, None) if pointer is None or state is None else pointer(x, tokens, state)

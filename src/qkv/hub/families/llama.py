@@ -57,7 +57,7 @@ def write_config(config: LlamaConfig) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"],
         **ConfigKeys.from_ours(config),
-        "intermediate_size": config.hidden_dim,
+        "intermediate_size": config.ffn_width,
         "num_key_value_heads": config.kv_heads or config.heads,
         "rope_theta": theta,
         "rope_parameters": {"rope_theta": theta, "rope_type": "default"},

@@ -79,7 +79,7 @@ def _numbers(config: LlamaConfig) -> int:
     """Return the number of float32 numbers behind the header."""
     dim, head_dim = config.dim, config.sizes.key
     kv_dim = head_dim * (config.kv_heads or config.heads)
-    layer = 2 * dim + 2 * dim * dim + 2 * dim * kv_dim + 3 * dim * config.hidden_dim
+    layer = 2 * dim + 2 * dim * dim + 2 * dim * kv_dim + 3 * dim * config.ffn_width
     tables = config.vocab_size * dim * (1 if config.tie_embeddings else 2) + config.max_length * head_dim
     return tables + config.layers * layer + dim
 

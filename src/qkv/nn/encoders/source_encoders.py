@@ -47,7 +47,7 @@ class EncoderSizes(NamedTuple):
     hidden_dim: int | None = None  # of convolutions; None: same as dim
     kernel: int = 3  # of convolutions
     cell: Cell = "gru"  # of recurrent layers
-    tied: bool = False  # whether the embedding is tied to an output layer
+    tie_embeddings: bool = False  # whether the model ties the source embedding to its output layer
 
     def override(self, **options: Any) -> "EncoderSizes":
         """Return the sizes with those options of an encoder that are set."""
@@ -63,7 +63,7 @@ class RNNEncoder(SourceEncoder):
     def __init__(self, sizes: EncoderSizes, *, bidirectional: bool, reverse: bool) -> None:
         super().__init__()
         self.dim, self.final_layers, self.reverse = sizes.dim, sizes.layers, reverse
-        self.embed = (ScaledEmbedding if sizes.tied else nn.Embedding)(sizes.vocab_size, sizes.embedding_dim)
+        self.embed = (ScaledEmbedding if sizes.tie_embeddings else nn.Embedding)(sizes.vocab_size, sizes.embedding_dim)
         inputs = [sizes.embedding_dim] + [sizes.dim] * (sizes.layers - 1)
         directions = 2 if bidirectional else 1
         self.layers = nn.ModuleList(BiRNN(sizes.cell, size, sizes.dim, directions) for size in inputs)
@@ -119,7 +119,7 @@ class PyramidEncoder(SourceEncoder):
 
     def __init__(self, sizes: EncoderSizes, log_mel: LogMel) -> None:
         super().__init__()
-        require(not sizes.tied, "the encoder 'pyramid' has no embedding to tie: set tie_embeddings = false")
+        require(not sizes.tie_embeddings, "the encoder 'pyramid' has no embedding to tie: set tie_embeddings = false")
         self.dim, self.final_layers, self.log_mel = sizes.dim, sizes.layers, log_mel
         inputs = [log_mel.mels] + [2 * sizes.dim] * (sizes.layers - 1)
         self.layers = nn.ModuleList(BiRNN(sizes.cell, size, sizes.dim) for size in inputs)

@@ -68,6 +68,7 @@ Rate = Annotated[float, Field(ge=0, lt=1)]  # 0 to 1, excluding 1: dropout, labe
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]  # any but infinity and nan
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # greater than 0, finite
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # at least 0, finite
+# Strict(False): accept the lists of TOML and JSON.
 StringList = Annotated[tuple[str, ...], Strict(False)]
 SizeList = Annotated[tuple[Size, ...], Strict(False)]
 TokenIds = Annotated[tuple[NonNegativeInt, ...], Strict(False), Field(max_length=2**12)]

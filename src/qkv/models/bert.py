@@ -13,18 +13,19 @@ with an optional head:
     tagger           W h_L                      the label of each token
     span             W h_L                      start and end of an answer
 
-Every W is a matrix of its own with a bias, and f is the activation function.
+Each W is a separate matrix with a bias, LN is layer normalization and f the activation function; FFN(x) = W f(W x).
 
-A tagger can also use positions in the dependency trees of its sentences (Wang, Tu, Wang and Shi 2019):
+A tagger, or a model without a head, can also use positions in the dependency trees of its sentences (Wang, Tu, Wang and
+Shi 2019):
 
     tree = "depth"       h_0 = LN(E[x_t] + S[segment of t] + P[t] + D[min(depth(t), 32)])
-    tree = "distance"    score(i, j) += q_i . K[r] / sqrt(d),   output_i += sum_j a_ij V[r]
+    tree = "distance"    score(i, j) += q_i . K[r] / sqrt(d_head),   output_i += sum_j a_ij V[r]     in each head
                          with r = distance(i, j), clipped to [-16, 16]: all larger distances share one K and one V
 
 where depth(t) counts the edges to the root, and distance(i, j) is depth(i) - depth(j) if one word is an ancestor of the
-other, else +-(depth(i) + depth(j)), minus if i comes first. The argument `tree` holds depth and distance of all tokens
-(`qkv.nn.tree_positions`). Gold trees leak information about the labels: the parent of a word reveals much about its
-role.
+other, else +-(depth(i) + depth(j)), minus if i comes first. The vectors D[.], K[.] and V[.] are learned, and d_head =
+d / heads. The argument `tree` holds depth and distance of all tokens (`qkv.nn.tree_positions`). Gold trees leak
+information about the labels: the parent of a word reveals much about its role.
 """
 
 from functools import partial
@@ -46,6 +47,7 @@ from qkv.config import (
     StringList,
     Term,
     require,
+    require_matrix_size,
 )
 from qkv.errors import InputError
 from qkv.nn.embedding import build_attention_position, build_positional_encoding
@@ -74,7 +76,7 @@ class BertConfig(Config):
     """Sizes and terms of the model; the vocabulary size and the labels come from the data."""
 
     vocab_size: Size = 30522  # number of tokens in the vocabulary
-    head: Head | None = None  # output layer; None: hidden states only
+    head: Head | None = None  # layers from hidden states to logits; None: hidden states only
     labels: Size = 2  # number of labels of a classifier or tagger
     label_names: StringList = ()  # names of the labels, if known
     dim: Size = 768  # width of embeddings and hidden states
@@ -84,7 +86,7 @@ class BertConfig(Config):
     segments: Size = 2  # number of segment embeddings
     max_length: Size = 512  # maximum input length; a hard limit for learned positions
     position: PositionTerm = Term("position", "learned")  # added to the embeddings, or inside self-attention
-    tree: TreeKind = "none"  # positions in dependency trees: none, depth, distance or both
+    tree: TreeKind = "none"  # positions in dependency trees: "none", "depth", "distance" or "both" of these
     score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
@@ -94,9 +96,9 @@ class BertConfig(Config):
     pooler: bool = True  # whether there is a pooled vector of the text
     tie_embeddings: bool = True  # tie the embedding and the output of the MLM head
     layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
-    norm: Literal["post", "none"] = "post"  # layer normalization after each sum, or none
+    norm: Literal["post", "none"] = "post"  # layer normalization after each sum, or "none"
     residual: bool = True  # add the input of each sub-layer to its output
-    ffn: FFNKind = "position_wise"  # feed-forward networks, or none
+    ffn: FFNKind = "position_wise"  # one feed-forward network per block, or "none"
 
     @property
     def sizes(self) -> Sizes:
@@ -106,11 +108,11 @@ class BertConfig(Config):
     def _check(self) -> "BertConfig":
         ffn_dim = self.ffn_dim or 4 * self.dim
         widest = max(self.vocab_size, self.labels, ffn_dim, self.segments, self.max_length, 3 * self.dim)
-        require(self.dim * widest <= 2**34, f"dim: a matrix of {self.dim} x {widest} is too large")
+        require_matrix_size(self.dim, widest)
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
         check_tree(self.tree, self.position)
         if self.tree != "none":
-            require(self.head in (None, "tagger"), f"tree {self.tree!r} needs head 'tagger'")
+            require(self.head in (None, "tagger"), f"tree {self.tree!r} needs head 'tagger', or no head")
         if self.head in SEQUENCE_HEADS:
             require(self.pooler, f"head {self.head!r} needs pooler = true")
         require(len(self.label_names) in (0, self.labels), f"label_names must name all {self.labels} labels, or none")
@@ -140,7 +142,7 @@ class Bert(TextEncoder):
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.mlm_head = MLMHead(config) if config.head in MLM_HEADS else None
         self.label_dropout = Dropout(config.dropout if config.head in LABEL_HEADS else 0.0)
-        self.label: nn.Linear | None = None
+        self.label: nn.Linear | None = None  # W of all heads but masked_lm
         if config.head not in (None, "masked_lm"):
             self.label = nn.Linear(config.dim, config.labels if config.head in LABEL_HEADS else 2)
         if self.mlm_head is not None and config.tie_embeddings:
@@ -187,8 +189,8 @@ class Bert(TextEncoder):
 
         masked_lm                    [batch, length, vocabulary]
         tagger, span                 [batch, length, labels], with start and end as the 2 labels of span
-        classifier, next_sentence    [batch, labels], with 2 labels of next_sentence
-        pretraining                  those of masked_lm and next_sentence
+        classifier, next_sentence    [batch, labels]; next_sentence has 2 labels
+        pretraining                  a `Pretraining` of masked_lm and next_sentence
         """
         head = self.config.head
         if head is None:
@@ -213,7 +215,8 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(config.vocab_size, config.dim)  # E
         self.segments = nn.Embedding(config.segments, config.dim)  # S
-        self.positions = build_positional_encoding(config.position, config.sizes)  # P
+        # P; None if the position acts inside self-attention (see `Block`)
+        self.positions = build_positional_encoding(config.position, config.sizes)
         self.depths = TreeDepth(config.tree, config.dim)  # D
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps) if config.norm == "post" else nn.Identity()
         self.dropout = Dropout(config.dropout)
@@ -227,7 +230,7 @@ class Embedding(nn.Module):
         x = self.tokens(tokens) + (self.segments.weight[0] if segments is None else self.segments(segments))
         if self.positions is not None:
             x = self.positions.add_to(x)
-        return self.dropout(self.norm(self.depths(x, tree)))
+        return self.dropout(self.norm(self.depths(x, tree)))  # depths(x, tree): x + D[...], or x without tree depth
 
 
 class Block(nn.Module):
@@ -235,6 +238,7 @@ class Block(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        # build_attention_position: None if the position is added to the embeddings
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout, backend=config.backend,
             score=config.score.build(config.sizes), position=build_attention_position(config.position, config.sizes),
@@ -252,7 +256,8 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, tree: TreePositions | None = None
     ) -> Float[Tensor, "batch length dim"]:
-        # before(x) is x, after(x, y) is LN(x + y), or x + y without LN.
+        # before(x): x.   after(x, y): LN(x + y); without norm, the LN is left out, without residual, the x.
+        # distances(tree): K[r] and V[r], which replace the position of the constructor; None without tree distances.
         attended, _ = self.attention(self.attention_norm.before(x), mask, position=self.distances(tree))
         x = self.attention_norm.after(x, self.dropout(attended))
         if self.ffn is None:

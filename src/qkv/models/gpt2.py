@@ -2,11 +2,11 @@
 
     h_0 = E[x_t] + P[t]
     h_l = h' + FFN(LN(h')),   h' = h_{l-1} + MaskedSelfAttention(LN(h_{l-1})),   l = 1 ... L
-    p(x_{t+1} | x_1 ... x_t) = softmax(E LN(h_L)),   FFN(x) = W_2 gelu(W_1 x)
+    p(x_{t+1} | x_1 ... x_t) = softmax(E LN(h_L)),   FFN(x) = W_2 gelu(W_1 x + b_1) + b_2
 
-The output layer is tied to the embedding (Press and Wolf 2017). Weights are initialized from N(0, 0.02^2). The
-output projections of attention and FFN, whose outputs are added to h, have the standard deviation 0.02 / sqrt(2L)
-instead, so that the scale of h does not grow with the number of layers.
+LN is layer normalization. The attention projections W_Q, W_K, W_V and W_O have biases, too. The readout is tied to the
+embedding E (Press and Wolf 2017). Weights are initialized from N(0, 0.02^2). W_O and W_2, whose outputs are added to h,
+have the standard deviation 0.02 / sqrt(2L) instead, so that the scale of h does not grow with the number of layers.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,19 @@ from pydantic import model_validator
 from torch import nn
 
 from qkv.attention import KeyValue, Mask, ScaledDot, Sizes
-from qkv.config import AlignTerm, Config, Count, PositionTerm, PositiveFloat, Rate, ScoreTerm, Size, Term, require
+from qkv.config import (
+    AlignTerm,
+    Config,
+    Count,
+    PositionTerm,
+    PositiveFloat,
+    Rate,
+    ScoreTerm,
+    Size,
+    Term,
+    require,
+    require_matrix_size,
+)
 from qkv.nn.causal_batch import batch_mask, batch_positions
 from qkv.nn.embedding import build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
@@ -29,6 +41,7 @@ from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 PRESETS: dict[str, dict[str, Any]] = {
+    # nanoGPT's "baby GPT" for the characters of Tiny Shakespeare
     "baby": {"dim": 384, "heads": 6, "layers": 6, "max_length": 256, "dropout": 0.2, "attention_dropout": 0.2},
     "small": {"dim": 768, "heads": 12, "layers": 12},  # 124 M parameters with GPT-2's vocabulary of 50,257 tokens
     "medium": {"dim": 1024, "heads": 16, "layers": 24},
@@ -57,10 +70,10 @@ class GPT2Config(Config):
     attention_dropout: Rate = 0.1  # of the attention weights
     tie_embeddings: bool = True  # tie embedding and output layer
     layer_norm_eps: PositiveFloat = 1e-5  # epsilon of layer normalization
-    norm: NormPlacement = "pre"  # layer normalization before each sub-layer, after each sum, or none
+    norm: NormPlacement = "pre"  # layer normalization before each sub-layer ("pre"), after each sum ("post"), or "none"
     residual: bool = True  # add the input of each sub-layer to its output
-    ffn: FFNKind = "position_wise"  # feed-forward networks, or none
-    causal: bool = True  # whether tokens attend to no later ones; otherwise they can see the token to predict
+    ffn: FFNKind = "position_wise"  # one feed-forward network per block, or "none"
+    causal: bool = True  # mask later tokens; if false, each token can see the one it should predict
     has_end_token: bool = False  # whether training texts end with an end token, at which `qkv generate` stops
 
     @property
@@ -70,7 +83,7 @@ class GPT2Config(Config):
     @model_validator(mode="after")
     def _check(self) -> "GPT2Config":
         widest = max(self.vocab_size, self.ffn_dim or 4 * self.dim, self.max_length, 3 * self.dim)
-        require(self.dim * widest <= 2**34, f"dim: a matrix of {self.dim} x {widest} is too large")
+        require_matrix_size(self.dim, widest)
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
         if self.inverse_layer_scale:
             require(self.score.name in ("dot", "scaled_dot"), "inverse_layer_scale needs score dot or scaled_dot")
@@ -98,11 +111,12 @@ class GPT2(LanguageModel[State]):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.dim)  # E
-        self.positions = build_positional_encoding(config.position, config.sizes)  # P
+        # P; None if the position acts inside self-attention (see `Block`)
+        self.positions = build_positional_encoding(config.position, config.sizes)
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
-        self.norm = build_final_norm(config.dim, config.layer_norm_eps, config.norm)
-        self.readout = nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.norm = build_final_norm(config.dim, config.layer_norm_eps, config.norm)  # LN for pre-norm, else identity
+        self.readout = nn.Linear(config.dim, config.vocab_size, bias=False)  # E
         if config.tie_embeddings:
             self.readout.weight = self.embed.weight
         self.init_weights()
@@ -119,7 +133,7 @@ class GPT2(LanguageModel[State]):
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         for name, weight in self.named_parameters():
-            if name.endswith(("out_proj.weight", "down_proj.weight")):
+            if name.endswith(("out_proj.weight", "down_proj.weight")):  # W_O of attention, W_2 of the FFN
                 nn.init.normal_(weight, std=0.02 / (2 * self.config.layers) ** 0.5)
 
     def forward(
@@ -165,7 +179,7 @@ class GPT2(LanguageModel[State]):
     def _embed(
         self, tokens: Int[Tensor, "batch length"], positions: int | Int[Tensor, "batch length"]
     ) -> Float[Tensor, "batch length dim"]:
-        """Return h_0."""
+        """Return h_0; `positions` are those of all tokens, or that of the first."""
         x = self.embed(tokens)
         return self.dropout(x if self.positions is None else self.positions.add_to(x, positions))
 
@@ -177,7 +191,8 @@ class Block(nn.Module):
         super().__init__()
         score = config.score.build(config.sizes)
         if config.inverse_layer_scale:
-            score = ScaledDot(score.scale_for(config.sizes.query) / layer)  # factor of q . k
+            score = ScaledDot(score.scale_for(config.sizes.query) / layer)  # scale_for: 1 / sqrt(d), or 1 for dot
+        # build_attention_position: None if the position is added to the embeddings
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout, backend=config.backend, score=score,
             position=build_attention_position(config.position, config.sizes), align=config.align.build(config.sizes),
@@ -199,7 +214,7 @@ class Block(nn.Module):
         self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, past: KeyValue | None = None
     ) -> tuple[Float[Tensor, "batch length dim"], KeyValue]:
         """Return the block's output after `past`, and the key/value cache for the next call."""
-        # before(x): LN(x) with pre-norm, else x.   after(x, y): x + y, followed by LN with post-norm.
+        # before(x): LN(x) with pre-norm, else x.   after(x, y): x + y, or y without residual; then LN with post-norm.
         attended, present = self.attention(self.attention_norm.before(x), mask, past)
         x = self.attention_norm.after(x, self.dropout(attended))
         if self.ffn is None:

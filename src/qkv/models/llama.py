@@ -5,10 +5,11 @@
     p(x_{t+1} | x_1 ... x_t) = softmax(W RMSNorm(h_L))
 
     RMSNorm(x) = g * x / sqrt(mean(x^2) + eps)   (Zhang and Sennrich 2019)
-    FFN(x) = W2 (silu(W1 x) * W3 x)              (SwiGLU; Shazeer 2020)
+    FFN(x) = W_2 (silu(W_1 x) * W_3 x)           (SwiGLU; Shazeer 2020)
 
-Queries and keys are rotated by their positions (Su et al. 2021). Groups of heads can share keys and values (Ainslie et
-al. 2023). There are no biases. Weights are initialized as in GPT-2.
+and * is the elementwise product. Queries and keys are rotated by their positions (Su et al. 2021). Groups of heads can
+share keys and values (grouped-query attention; Ainslie et al. 2023). There are no biases. W_O of attention and W_2,
+whose outputs are added to h, are initialized from N(0, 0.02^2 / (2L)), all other matrices from N(0, 0.02^2).
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,19 @@ from pydantic import model_validator
 from torch import nn
 
 from qkv.attention import KeyValue, Mask, Sizes
-from qkv.config import AlignTerm, Config, Count, PositionTerm, PositiveFloat, Rate, ScoreTerm, Size, Term, require
+from qkv.config import (
+    AlignTerm,
+    Config,
+    Count,
+    PositionTerm,
+    PositiveFloat,
+    Rate,
+    ScoreTerm,
+    Size,
+    Term,
+    require,
+    require_matrix_size,
+)
 from qkv.nn.causal_batch import batch_mask
 from qkv.nn.embedding import is_encoding
 from qkv.nn.fast import Dropout
@@ -43,18 +56,18 @@ class LlamaConfig(Config):
     vocab_size: Size = 32000  # number of tokens in the vocabulary
     dim: Size = 288  # width of embeddings and hidden states
     heads: Count = 6  # attention heads per layer
-    kv_heads: Count | None = None  # heads of keys and values, each shared by heads / kv_heads heads; None: heads
+    kv_heads: Count | None = None  # grouped-query attention: number of heads of keys and values; None: heads
     layers: Count = 6  # number of blocks
     ffn_dim: Size | None = None  # width of the feed-forward networks; None: 8/3 dim, rounded up to a multiple of 32
     max_length: Size = 256  # maximum context length
-    position: PositionTerm = Term("position", "rotary")  # inside self-attention
+    position: PositionTerm = Term("position", "rotary")  # inside self-attention: rotary, relative, alibi or none
     score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     activation: Activation = "silu"  # of the gates
     dropout: Rate = 0.0  # of embeddings and residual branches
     attention_dropout: Rate = 0.0  # of the attention weights
-    tie_embeddings: bool = False  # tie embedding and output layer
+    tie_embeddings: bool = False  # tie embedding and readout
     norm_eps: PositiveFloat = 1e-5  # epsilon of RMS normalization
     has_end_token: bool = False  # whether training texts end with an end token, at which `qkv generate` stops
 
@@ -70,7 +83,7 @@ class LlamaConfig(Config):
     @model_validator(mode="after")
     def _check(self) -> "LlamaConfig":
         widest = max(self.vocab_size, 2 * self.ffn_width, 3 * self.dim)
-        require(self.dim * widest <= 2**34, f"dim: a matrix of {self.dim} x {widest} is too large")
+        require_matrix_size(self.dim, widest)
         require(
             self.heads % (self.kv_heads or self.heads) == 0,
             f"heads {self.heads} must be divisible by kv_heads {self.kv_heads}",
@@ -97,7 +110,7 @@ class Llama(LanguageModel[State]):
 
     config_class = LlamaConfig
     presets: ClassVar = PRESETS
-    description = "Llama (Touvron et al. 2023): rotary positions, RMSNorm, SwiGLU, grouped keys"
+    description = "Llama (Touvron et al. 2023): rotary positions, RMSNorm, SwiGLU, grouped-query attention"
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -116,10 +129,10 @@ class Llama(LanguageModel[State]):
         return [*self.blocks]
 
     def init_weights(self) -> None:
-        """Initialize from N(0, 0.02^2), and the projections that are added to h from N(0, 0.02^2 / 2L)."""
+        """Initialize the matrices as described in the module docstring."""
         for name, weight in self.named_parameters():
             if weight.ndim > 1:
-                added = name.endswith(("out_proj.weight", "down_proj.weight"))
+                added = name.endswith(("out_proj.weight", "down_proj.weight"))  # W_O and W_2
                 nn.init.normal_(weight, std=0.02 / (2 * self.config.layers) ** 0.5 if added else 0.02)
 
     def forward(

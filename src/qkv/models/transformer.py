@@ -2,10 +2,10 @@
 
     encoder block:  x = x + SelfAttention(x);                          x = x + FFN(x)
     decoder block:  y = y + MaskedSelfAttention(y);  y = y + CrossAttention(y, x);  y = y + FFN(y)
-    p(y_{t+1}) = softmax(E y_t + b)
+    p(token t + 1) = softmax(E y_t),   with output_bias softmax(E y_t + b);   FFN(x) = W_2 relu(W_1 x + b_1) + b_2
 
-With `copying`, p(y_{t+1}) is a mixture with the attention weights a_ti = softmax_i(y_t W x_i / sqrt(d)), a distribution
-over the source tokens (`qkv.nn.copying`).
+x and y start as embeddings, sqrt(d) E[token] + PE[position] (`Embedding`). With `copying`, p is a mixture with the
+attention weights a_ti = softmax_i(y_t W x_i / sqrt(d)), a distribution over the source tokens (`qkv.nn.copying`).
 
 LN is layer normalization. With norm = "post", as in the paper, it follows each sum: x = LN(x + SelfAttention(x)). With
 norm = "pre", the default, it is applied to the input of each sub-layer, x = x + SelfAttention(LN(x)), and to the
@@ -17,8 +17,10 @@ other, else +-(depth(i) + depth(j)), minus if i comes first. The argument `tree`
 (`qkv.nn.tree_positions`).
 
     tree = "depth"       D[min(depth(i), 32)] is added to the embedding of token i
-    tree = "distance"    score(i, j) += q_i . K[r] / sqrt(d),   output_i += sum_j a_ij V[r]
+    tree = "distance"    score(i, j) += q_i . K[r] / sqrt(d_head),   output_i += sum_j a_ij V[r]     in each head
                          with r = distance(i, j), clipped to [-16, 16]: all larger distances share one K and one V
+
+The vectors D[.], K[.] and V[.] are learned; d_head = d / heads.
 """
 
 from dataclasses import dataclass
@@ -29,7 +31,19 @@ from pydantic import model_validator
 from torch import nn
 
 from qkv.attention import Causal, KeyValue, Mask, Padding, Position, Sizes, TreePositions
-from qkv.config import AlignTerm, Config, Count, NonNegativeInt, PositionTerm, Rate, ScoreTerm, Size, Term, require
+from qkv.config import (
+    AlignTerm,
+    Config,
+    Count,
+    NonNegativeInt,
+    PositionTerm,
+    Rate,
+    ScoreTerm,
+    Size,
+    Term,
+    require,
+    require_matrix_size,
+)
 from qkv.nn.copying import AttentivePointerGenerator, check_copying
 from qkv.nn.embedding import ScaledEmbedding, build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
@@ -65,10 +79,10 @@ class TransformerConfig(Config):
     dropout: Rate = 0.1  # of embeddings and residual branches
     attention_dropout: Rate | None = None  # of the attention weights; None: same as dropout
     activation_dropout: Rate | None = None  # inside the feed-forward networks; None: same as dropout
-    norm: NormPlacement = "pre"  # layer normalization before each sub-layer, after each sum, or none
+    norm: NormPlacement = "pre"  # layer normalization before each sub-layer ("pre"), after each sum ("post"), or "none"
     residual: bool = True  # add the input of each sub-layer to its output
-    ffn: FFNKind = "position_wise"  # feed-forward networks, or none
-    causal: bool = True  # whether target tokens attend to no later ones; otherwise they see the token to predict
+    ffn: FFNKind = "position_wise"  # one feed-forward network per block, or "none"
+    causal: bool = True  # mask later target tokens; if false, each token can see the one it should predict
     activation: Activation = "relu"  # of the feed-forward networks
     score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
@@ -77,11 +91,11 @@ class TransformerConfig(Config):
     copying: bool = False  # copy source tokens: pointer-generator (See, Liu and Manning 2017; `qkv.nn.copying`)
     pointer: bool = False  # add the encoder state of the next source word to the target embeddings, for parsing
     consuming_tokens: ConsumingTokens = ()  # after these target tokens, the pointer moves to the next source word
-    tree: TreeKind = "none"  # positions in dependency trees of the source: none, depth, distance or both
-    tie_embeddings: bool = True  # tie source, target and output; needs a shared vocabulary
-    tie_output: bool = False  # tie target and output only
+    tree: TreeKind = "none"  # dependency trees of the source: "none", "depth", "distance" or "both" of these
+    tie_embeddings: bool = True  # tie source and target embedding and readout; needs a shared vocabulary
+    tie_output: bool = False  # tie target embedding and readout only
     scale_embeddings: bool = True  # multiply embeddings by sqrt(dim)
-    output_bias: bool = False  # whether the output layer has a bias b
+    output_bias: bool = False  # whether the readout has a bias b
     max_length: Size = 512  # maximum source and target length
     pad_token: NonNegativeInt | None = None  # pad_token_id of a Hugging Face config, stored so that it round-trips
     begin_token: NonNegativeInt | None = None  # decoder_start_token_id, likewise
@@ -104,10 +118,10 @@ class TransformerConfig(Config):
     def _check(self) -> "TransformerConfig":
         source, target = self.source_vocab_size, self.target_vocab_size
         widest = max(3 * self.dim, source, target, self.ffn_dim, self.max_length)
-        require(self.dim * widest <= 2**36, f"dim: a matrix of {self.dim} x {widest} is too large")
+        require_matrix_size(self.dim, widest)
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
         check_tree(self.tree, self.position)
-        check_copying(self)
+        check_copying(self)  # copying needs a shared vocabulary
         if self.tie_embeddings:
             require(source == target, "tie_embeddings needs a shared vocabulary")
         for name, size in (("pad_token", min(source, target)), ("begin_token", target), ("end_token", target)):
@@ -123,7 +137,7 @@ class Memory:
 
     hidden: Float[Tensor, "batch source dim"]
     lengths: Int[Tensor, "batch"] | None
-    word_starts: Int[Tensor, "batch words"] | None = None  # for a source pointer
+    word_starts: Int[Tensor, "batch words"] | None = None  # for a pointer: index of the first token of each word
     tokens: Int[Tensor, "batch source"] | None = None  # for copying
 
 
@@ -131,12 +145,12 @@ class Memory:
 class State:
     """Decoder state between tokens."""
 
-    sources: tuple[KeyValue, ...]  # keys and values of the source for each layer
+    source_kv: tuple[KeyValue, ...]  # keys and values of the source, for the cross-attention of each layer
     lengths: Int[Tensor, "batch"] | None  # of the source
     past: tuple[KeyValue, ...] | None  # key/value cache of each layer; None before the first token
     position: int  # of the next token
-    pointer: PointerState | None = None  # to the next source word
-    copied: EncodedSource | None = None  # keys and tokens of the source, for copying
+    pointer: PointerState | None = None  # encoded source, and the number of words consumed so far
+    copy_source: EncodedSource | None = None  # for copying: keys and tokens of the source
 
 
 @register("model", "transformer")
@@ -153,7 +167,7 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
         self.source_embed = Embedding(config, config.source_vocab_size, config.tree)
         self.target_embed = Embedding(config, config.target_vocab_size)
         self.encoder = nn.ModuleList(EncoderBlock(config) for _ in range(config.encoder_layers))
-        self.encoder_norm = build_final_norm(config.dim, norm=config.norm)
+        self.encoder_norm = build_final_norm(config.dim, norm=config.norm)  # LN for pre-norm, else the identity
         self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.decoder_layers))
         self.decoder_norm = build_final_norm(config.dim, norm=config.norm)
         self.readout = nn.Linear(config.dim, config.target_vocab_size, bias=False)  # E
@@ -175,7 +189,7 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
         source_lengths: Int[Tensor, "batch"] | None = None,
         *,
         tree: TreePositions | None = None,
-        word_starts: Int[Tensor, "batch words"] | None = None,
+        word_starts: Int[Tensor, "batch words"] | None = None,  # index of the first token of each source word
     ) -> Memory:
         """Encode the source; `tree` is required if the config uses trees, `word_starts` if it has a pointer."""
         check_tree_input(self.config.tree, tree)
@@ -186,9 +200,10 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
 
     def init_state(self, memory: Memory) -> State:
         """Return the decoder state before the first token, with the keys and values of the source."""
-        sources = tuple(cast(DecoderBlock, block).cross_attention.keys_values(memory.hidden) for block in self.decoder)
-        pointer, copied = self._init_pointer(memory), self._init_copying(memory)
-        return State(sources, memory.lengths, past=None, position=0, pointer=pointer, copied=copied)
+        blocks = [cast(DecoderBlock, block) for block in self.decoder]
+        source_kv = tuple(block.cross_attention.keys_values(memory.hidden) for block in blocks)
+        pointer, copy_source = self._init_pointer(memory), self._init_copying(memory)
+        return State(source_kv, memory.lengths, past=None, position=0, pointer=pointer, copy_source=copy_source)
 
     def _init_pointer(self, memory: Memory) -> PointerState | None:
         return None if self.pointer is None else self.pointer.init_state(memory.hidden, memory.word_starts)
@@ -203,15 +218,15 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         """Return the logits after each token, and the new state."""
         y, mask = self.target_embed(tokens, offset=state.position), padding_mask(state.lengths)
-        y, pointer = add_next_word_state(self.pointer, y, tokens, state.pointer)
+        y, pointer = add_next_word_state(self.pointer, y, tokens, state.pointer)  # y itself without a pointer
         present: list[KeyValue] = []
         past = state.past or (None,) * len(self.decoder)
-        for block, cache, source in zip(self.decoder, past, state.sources, strict=True):
+        for block, cache, source in zip(self.decoder, past, state.source_kv, strict=True):
             y, new_cache = cast(DecoderBlock, block).extend(y, source, mask, cache)
             present.append(new_cache)
         position = state.position + tokens.shape[1]
-        new_state = State(state.sources, state.lengths, tuple(present), position, pointer, state.copied)
-        return self._logits(y, state.copied), new_state
+        new_state = State(state.source_kv, state.lengths, tuple(present), position, pointer, state.copy_source)
+        return self._logits(y, state.copy_source), new_state
 
     def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
         """Return the logits after each token of `target` (teacher forcing), without key/value caches."""
@@ -222,12 +237,12 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
         return self._logits(y, self._init_copying(memory))
 
     def _logits(
-        self, y: Float[Tensor, "batch target dim"], copied: EncodedSource | None
+        self, y: Float[Tensor, "batch target dim"], copy_source: EncodedSource | None
     ) -> Float[Tensor, "batch target vocabulary"]:
         y = self.decoder_norm(y)
         logits = self.readout(y)
         logits = logits if self.readout_bias is None else logits + self.readout_bias
-        return logits if self.copying is None or copied is None else self.copying.mix(logits, y, copied)
+        return logits if self.copying is None or copy_source is None else self.copying.mix(logits, y, copy_source)
 
 
 class Embedding(nn.Module):
@@ -235,8 +250,10 @@ class Embedding(nn.Module):
 
     def __init__(self, config: TransformerConfig, vocab_size: int, tree: TreeKind = "none") -> None:
         super().__init__()
-        self.positions = build_positional_encoding(config.position, config.sizes)  # PE
-        self.tokens = ScaledEmbedding(vocab_size, config.dim, None if config.scale_embeddings else 1.0)  # E
+        # PE; None if the position acts inside self-attention
+        self.positions = build_positional_encoding(config.position, config.sizes)
+        scale = None if config.scale_embeddings else 1.0  # None: sqrt(d)
+        self.tokens = ScaledEmbedding(vocab_size, config.dim, scale=scale)  # E
         self.depths = TreeDepth(tree, config.dim)  # D
         self.dropout = Dropout(config.dropout)
 
@@ -246,7 +263,7 @@ class Embedding(nn.Module):
         x = self.tokens(tokens)
         if self.positions is not None:
             x = x + self.positions(tokens.shape[1], offset)
-        return self.dropout(self.depths(x, tree))
+        return self.dropout(self.depths(x, tree))  # x + D[tree depth], or x if the model does not use it
 
 
 class EncoderBlock(nn.Module):
@@ -255,6 +272,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.distances = TreeDistance(config.tree, config.sizes.query)
+        # build_attention_position: None if the position is added to the embeddings
         self.attention = build_attention(config, build_attention_position(config.position, config.sizes))
         self.attention_norm = build_norm(config)
         self.ffn: FeedForward | None = None
@@ -266,7 +284,8 @@ class EncoderBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch source dim"], mask: Mask | None = None, tree: TreePositions | None = None
     ) -> Float[Tensor, "batch source dim"]:
-        # before(x): LN(x) with pre-norm, else x.   after(x, y): x + y, followed by LN with post-norm.
+        # before(x): LN(x) with pre-norm, else x.   after(x, y): x + y, or y without residual; then LN with post-norm.
+        # distances(tree): K[r] and V[r], which replace the position of the constructor; None without tree distances.
         attended, _ = self.attention(self.attention_norm.before(x), mask, position=self.distances(tree))
         x = self.attention_norm.after(x, self.dropout(attended))
         if self.ffn is None:
@@ -300,7 +319,7 @@ class DecoderBlock(nn.Module):
         self, y: Float[Tensor, "batch target dim"], source: KeyValue, mask: Mask | None, past: KeyValue | None = None
     ) -> tuple[Float[Tensor, "batch target dim"], KeyValue]:
         """Return the block's output after `past`, and the key/value cache for the next call."""
-        start = 0 if past is None else past.length  # position of the first query
+        start = 0 if past is None else past.length  # position of y[:, 0], for local attention over the source
         attended, present = self.self_attention(self.self_norm.before(y), self.self_mask, past)
         y = self.self_norm.after(y, self.dropout(attended))
         attended = self.cross_attention.cross(self.cross_norm.before(y), source, mask, start=start)

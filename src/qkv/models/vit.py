@@ -1,14 +1,14 @@
 """An image is worth 16x16 words (Dosovitskiy et al. 2021): a Transformer encoder over the patches of an image.
 
-        z_0 = [x_class; x_1 E; x_2 E; ... x_N E] + E_pos            x_i: the flattened pixels of patch i
+    z_0 = [x_class ; x_1 E + b_E ; ... ; x_N E + b_E] + E_pos       x_i: the flattened pixels of patch i
     z   = z + SelfAttention(LN(z));   z = z + FFN(LN(z))            in every block
-    y   = LN(z)_class,   logits = W y + b
+    y   = LN(z)_class,   logits = W y + b                           with `pooler`, y = tanh(W_p LN(z)_class + b_p)
 
-x_class is a learned vector, E has a bias (not written), and LN is layer normalization.
+x_class is a learned vector, [. ; .] is a sequence of N + 1 vectors, and LN is layer normalization.
 
-Positions are learned by default. For images of another size than in training, the learned grid is interpolated
-(bicubic), as in the paper for fine-tuning at a higher resolution. Other positions, added or inside self-attention,
-count the class token first and then the patches, row by row.
+Positions are learned by default. If an image has another size than in training, the learned positions of the grid of
+patches are interpolated (bicubic), as in the paper for fine-tuning at a higher resolution. Other positions, added or
+inside self-attention, number the class token first and then the patches, row by row.
 
 With a `stem`, patches are cut from the output of a few convolutions instead of the image (the paper's hybrid; Xiao et
 al. 2021). Convolutions relate neighboring pixels from the start, which a Transformer has to learn from many images.
@@ -36,6 +36,7 @@ from qkv.config import (
     StringList,
     Term,
     require,
+    require_matrix_size,
 )
 from qkv.errors import ShapeError
 from qkv.nn.embedding import build_attention_position, build_positional_encoding
@@ -55,6 +56,7 @@ _SIZES: dict[str, dict[str, int]] = {
     "h": {"dim": 1280, "layers": 32, "heads": 16, "ffn_dim": 5120},
 }
 PRESETS = {f"{name}/{patch}": {**size, "patch": patch} for name, size in _SIZES.items() for patch in (14, 16, 32)}
+# Strict(False): accept the lists of TOML and JSON.
 Stem = Annotated[tuple[Annotated[int, Field(ge=1, le=2**16)], ...], Strict(False), Field(max_length=64)]
 
 
@@ -67,25 +69,25 @@ class ViTConfig(Config):
     width: Size = 224  # of training images, in pixels
     channels: Size = 3  # of the images
     patch: Size = 16  # side of a patch in pixels
-    stem: Stem = ()  # channels of the convolutions before the patches
+    stem: Stem = ()  # output channels of each convolution before the patches
     dim: Size = 768  # width of embeddings and hidden states
     layers: Count = 12  # number of blocks
     heads: Count = 12  # attention heads per layer
     ffn_dim: Size = 3072  # width of the feed-forward networks
     dropout: Rate = 0.0  # of embeddings, residual branches and feed-forward networks
     attention_dropout: Rate | None = None  # of the attention weights; None: same as dropout
-    stochastic_depth: Rate = 0.0  # probability of skipping a branch of the last block, from 0 in the first one
+    stochastic_depth: Rate = 0.0  # probability of skipping a residual branch: 0 in the first block to this in the last
     activation: Activation = "gelu"  # of the feed-forward networks
     score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     position: PositionTerm = Term("position", "learned")  # E_pos, or a position inside self-attention
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     qkv_bias: bool = True  # whether the projections to queries, keys and values have a bias
-    pooler: bool = False  # y = tanh(W LN(z)_class + b), the hidden layer of the pre-training head
+    pooler: bool = False  # y = tanh(W_p LN(z)_class + b_p), the hidden layer of the pre-training head
     layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
-    norm: NormPlacement = "pre"  # layer normalization before each sub-layer, after each sum, or none
+    norm: NormPlacement = "pre"  # layer normalization before each sub-layer ("pre"), after each sum ("post"), or "none"
     residual: bool = True  # add the input of each sub-layer to its output
-    ffn: FFNKind = "position_wise"  # feed-forward networks, or none
+    ffn: FFNKind = "position_wise"  # one feed-forward network per block, or "none"
 
     @property
     def attention_dropout_p(self) -> float:
@@ -113,7 +115,7 @@ class ViTConfig(Config):
                 require(side % self.patch == 0, f"{name} {side} must be a multiple of patch {self.patch}")
         pixels = self.features * self.patch**2
         widest = max(3 * self.dim, self.ffn_dim, self.sizes.max_keys, pixels, self.classes or 1)
-        require(self.dim * widest <= 2**36, f"dim: a matrix of {self.dim} x {widest} is too large")
+        require_matrix_size(self.dim, widest)
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
         require(len(self.label_names) in (0, self.classes), f"label_names must name all {self.classes} classes or none")
         return self
@@ -134,13 +136,14 @@ class ViT(Model):
         self.stem = nn.ModuleList(Convolution(inputs, outputs) for inputs, outputs in pairwise(widths))
         self.patch_embed = PatchEmbedding(config.features, config.patch, config.dim)  # E
         self.class_token = nn.Parameter(torch.empty(1, 1, config.dim).normal_(std=0.02))  # x_class
-        self.positions = build_positional_encoding(config.position, config.sizes)  # E_pos
+        # E_pos; None if the position acts inside self-attention (see `Block`)
+        self.positions = build_positional_encoding(config.position, config.sizes)
         self.dropout = Dropout(config.dropout)
         skip = [config.stochastic_depth * number / max(1, config.layers - 1) for number in range(config.layers)]
         self.encoder = nn.ModuleList(Block(config, probability) for probability in skip)
-        self.norm = build_final_norm(config.dim, config.layer_norm_eps, config.norm)
-        self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
-        self.head = None if config.classes is None else nn.Linear(config.dim, config.classes)  # W
+        self.norm = build_final_norm(config.dim, config.layer_norm_eps, config.norm)  # LN for pre-norm, else identity
+        self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None  # W_p and b_p
+        self.head = None if config.classes is None else nn.Linear(config.dim, config.classes)  # W and b
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
@@ -151,8 +154,8 @@ class ViT(Model):
         """Names of the classes, or LABEL_0, LABEL_1, ... as in transformers if unnamed."""
         return label_names(self.config.label_names, self.config.classes or 0)
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch scores"]:
-        """Return the logits of the classes, or without a head the final state of the class token."""
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes_or_dim"]:
+        """Return the logits of the classes, or y without a head."""
         y = self.encode(images)[:, 0]
         if self.pooler is not None:
             y = torch.tanh(self.pooler(y))
@@ -188,7 +191,7 @@ class ViT(Model):
 
 
 class Convolution(nn.Module):
-    """gelu(GroupNorm(C * x)) with a 3 x 3 convolution."""
+    """gelu(GroupNorm(conv(x))), where conv is a 3 x 3 convolution with a bias."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -200,12 +203,12 @@ class Convolution(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """x E + b for each patch x of an image: a convolution whose stride equals its kernel size."""
+    """x E + b_E for each patch x of an image: a convolution whose stride equals its kernel size."""
 
     def __init__(self, channels: int, patch: int, dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(dim, channels, patch, patch))  # the transpose of E
-        self.bias = nn.Parameter(torch.zeros(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))  # b_E
         nn.init.xavier_uniform_(self.weight.view(dim, -1))
 
     def forward(
@@ -229,6 +232,7 @@ class Block(nn.Module):
 
     def __init__(self, config: ViTConfig, skip: float) -> None:
         super().__init__()
+        # build_attention_position: None if the position is added to the embeddings
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout_p, bias=config.qkv_bias, backend=config.backend,
             score=config.score.build(config.sizes), position=build_attention_position(config.position, config.sizes),
@@ -245,7 +249,7 @@ class Block(nn.Module):
         )
 
     def forward(self, z: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
-        # before(z): LN(z) with pre-norm, else z.   after(z, y): z + y, followed by LN with post-norm.
+        # before(z): LN(z) with pre-norm, else z.   after(z, y): z + y, or y without residual; then LN with post-norm.
         attended, _ = self.attention(self.attention_norm.before(z))
         z = self.attention_norm.after(z, self.dropout(attended))
         if self.ffn is None:

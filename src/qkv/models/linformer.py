@@ -1,13 +1,16 @@
 """Linformer: self-attention with linear complexity (Wang, Li, Khabsa, Fang and Ma 2020), as an encoder of long texts.
 
-    h_0 = LN(E[x_t] + P[t])
+    h_0 = LN(T[x_t] + P[t])                 token embedding T, position embedding P
     h_l = LN(h' + FFN(h')),   h' = LN(h_{l-1} + LowRankAttention(h_{l-1})),   l = 1 ... L
     classifier    W tanh(V h_L[first])      the label of the text
-    tagger        W h_L                     the label of each token; W and V have biases
+    tagger        W h_L                     the label of each token
 
 It is BERT with attention over k projected keys and values instead of all n:
 
     head_i = attend(x W_Qi, E_i x W_Ki, F_i x W_Vi)             E_i and F_i: [k, n], a column for each position
+    LowRankAttention(x) = Concat(head_1 ... head_h) W_O
+
+All matrices but T, P, E and F have biases, and LN is layer normalization.
 
 There are n k scores instead of n^2, so time and memory are linear in the length. The attention weights, which
 `qkv.watch` records, are over the k projections, each of which mixes all tokens. `sharing` is that of the paper:
@@ -37,6 +40,7 @@ from qkv.config import (
     StringList,
     Term,
     require,
+    require_matrix_size,
 )
 from qkv.errors import ConfigError, InputError
 from qkv.nn.embedding import ScaledEmbedding, build_positional_encoding, is_encoding
@@ -60,14 +64,14 @@ class LinformerConfig(Config):
     """Sizes and terms of the model; the vocabulary size and the labels come from the data."""
 
     vocab_size: Size = 30522  # number of tokens in the vocabulary
-    head: Literal["classifier", "tagger"] | None = None  # output layer; None: hidden states only
+    head: Literal["classifier", "tagger"] | None = None  # layers from hidden states to logits; None: hidden states only
     labels: Size = 2  # number of labels
     label_names: StringList = ()  # names of the labels, if known
     dim: Size = 256  # width of embeddings and hidden states
     heads: Count = 4  # attention heads per layer
     layers: Count = 4  # number of blocks
     ffn_dim: Size | None = None  # width of the feed-forward networks; None: 4 * dim
-    max_length: Size = 1024  # n, the number of columns of E and F
+    max_length: Size = 1024  # n, the maximum number of tokens
     rank: Size = 128  # k, the number of projected keys and values
     sharing: Sharing = "headwise"  # which heads and layers share E and F: none, headwise, key_value or layerwise
     position: PositionTerm = Term("position", "learned")  # added to the embeddings
@@ -88,8 +92,8 @@ class LinformerConfig(Config):
     def _check(self) -> "LinformerConfig":
         require(self.rank <= self.max_length, f"rank {self.rank} must be at most max_length {self.max_length}")
         widest = max(self.vocab_size, self.labels, self.ffn_dim or 4 * self.dim, self.max_length, 3 * self.dim)
-        largest = max(self.dim * widest, self.heads * self.rank * self.max_length)
-        require(largest <= 2**34, f"dim: a matrix of {largest:,} elements is too large")
+        require_matrix_size(self.dim, widest)
+        require_matrix_size(self.heads * self.rank, self.max_length)  # E of all heads
         require(
             self.position.name == "none" or is_encoding(self.position),  # added to the embeddings
             f"position {self.position.name!r} acts inside self-attention, but projected keys have no position: choose "
@@ -127,7 +131,7 @@ class Linformer(TextEncoder):
         self.dropout = Dropout(config.dropout)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)  # as in BERT
+                nn.init.normal_(module.weight, std=0.02)  # as in BERT; E and F keep their values (`LengthProjection`)
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
 
@@ -154,14 +158,14 @@ class Linformer(TextEncoder):
 
 
 class Embedding(nn.Module):
-    """h_0 = LN(E[x_t] + P[t])."""
+    """h_0 = LN(T[x_t] + P[t])."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
         self.positions = build_positional_encoding(
             config.position, config.sizes._replace(max_keys=config.max_length)
         )  # P
-        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E ~ N(0, 1/d)
+        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # T; scale 1 instead of sqrt(d)
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
 
@@ -198,8 +202,8 @@ class LowRankAttention(MultiHeadAttention):
             config.dim, config.heads, config.attention_dropout, backend=config.backend,
             score=config.score.build(config.sizes), align=config.align.build(config.sizes),
         )  # fmt: skip
-        self.key_projection = keys  # E
-        self.value_projection = values  # F
+        self.key_projection = keys  # E of all heads
+        self.value_projection = values  # F of all heads
 
     def forward(  # type: ignore[override]
         self, x: Float[Tensor, "batch length dim"], lengths: Int[Tensor, "batch"] | None = None
@@ -208,13 +212,13 @@ class LowRankAttention(MultiHeadAttention):
         if lengths is not None:
             padding = ~valid_positions(x, lengths)[:, None, :, None]
             key, value = (part.masked_fill(padding, 0.0) for part in (key, value))
-        # start: position of the first query, which is unrelated to the number of projected keys
+        # start: position of the first query; by default, the last query would have the position of the last key
         attended = self.attend(query, self.key_projection(key), self.value_projection(value), start=0)
         return self.out_proj(self.merge_heads(attended.output))
 
 
 class LengthProjection(nn.Module):
-    """E: projects n positions to k, with one matrix for all heads or one per head.
+    """E x, or F x: projects n positions to k, with one matrix for all heads or one per head.
 
     A shorter sequence uses the first columns of E, as if it were padded with zeros.
 
@@ -223,7 +227,7 @@ class LengthProjection(nn.Module):
     the same word again at every position.
     """
 
-    position_axis = 2  # axis of the weight with one slice per position; fine-tuning copies it to another max_length
+    position_axis = 2  # axis of the n positions in the weight; fine-tuning with another max_length cuts or extends it
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()

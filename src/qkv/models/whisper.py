@@ -1,14 +1,16 @@
 """Whisper (Radford et al. 2023): speech recognition with an encoder-decoder Transformer.
 
-    y_t = E[token t] + P[t]                                       x_L is the output of the last encoder block
     x = gelu(Conv_2(gelu(Conv_1(log-mel spectrogram)))) + PE      kernels of 3 frames, Conv_2 with stride 2
     encoder block:  x = x + SelfAttention(LN(x));        x = x + FFN(LN(x))
-    decoder block:  y = y + MaskedSelfAttention(LN(y));  y = y + CrossAttention(LN(y), LN(x_L));  y = y + FFN(LN(y))
-    p(y_{t+1}) = softmax(E LN(y_t))                               E is also the embedding of the tokens
+    memory = LN(x)                                                after the last encoder block
 
-A recording is a window of 30 seconds: 3,000 frames of 10 ms, from which the convolutions make 1,500 positions. The
-decoder is prompted with special tokens: the begin of the transcript, the language and the task in multilingual models,
-and "no timestamps".
+    y_t = E[token t] + P[t]
+    decoder block:  y = y + MaskedSelfAttention(LN(y));  y = y + CrossAttention(LN(y), memory);  y = y + FFN(LN(y))
+    p(token t + 1) = softmax(E LN(y_t))                           E is also the embedding of the tokens
+
+LN is layer normalization. PE is sinusoidal, P is learned. The input is a 30-second window: 3,000 frames of 10 ms, which
+the convolutions reduce to 1,500 positions. The decoder is prompted with special tokens: the start of the transcript,
+the language and the task in multilingual models, and "no timestamps".
 """
 
 from dataclasses import dataclass
@@ -21,17 +23,18 @@ from torch.nn import functional as F
 
 from qkv.attention import Causal, KeyValue, Learned
 from qkv.attention.encoding import angles
-from qkv.config import Config, Count, NonNegativeInt, Rate, Size, TokenIds, require
+from qkv.config import Config, Count, NonNegativeInt, Rate, Size, TokenIds, require, require_matrix_size
 from qkv.errors import ShapeError
 from qkv.nn.encoders.log_mel import LogMel
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import EncoderDecoder, Source
-from qkv.nn.multi_head import BackendName, MultiHeadAttention, head_sizes
+from qkv.nn.multi_head import BackendName, MultiHeadAttention
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 STRIDE = 2  # of the second convolution: frames per encoder position
+# Strict(False): accept the lists of JSON.
 Head = Annotated[tuple[NonNegativeInt, NonNegativeInt], Strict(False)]  # decoder layer and head
 Heads = Annotated[tuple[Head, ...], Strict(False), Field(max_length=2**12)]
 
@@ -71,10 +74,10 @@ class WhisperConfig(Config):
 
     @model_validator(mode="after")
     def _check(self) -> "WhisperConfig":
-        head_sizes(self.dim, self.heads, self.max_length)
+        require(self.dim % self.heads == 0, f"dim {self.dim} must be divisible by heads {self.heads}")
         require(self.dim % 2 == 0 and self.dim > 2, f"dim {self.dim} must be even and more than 2")
         widest = max(3 * self.dim, self.vocab_size, self.ffn_dim, self.positions, self.max_length, 3 * self.mels)
-        require(self.dim * widest <= 2**36, f"dim: a matrix of {self.dim} x {widest} is too large")
+        require_matrix_size(self.dim, widest)
         ids = (*self.prompt_tokens, *self.suppress_tokens, *self.begin_suppress_tokens)
         for token in (*ids, self.begin_token, self.end_token, self.pad_token):
             require(token is None or token < self.vocab_size, f"token {token} is not one of {self.vocab_size} tokens")
@@ -89,14 +92,14 @@ class WhisperConfig(Config):
 class Memory:
     """Output of the encoder."""
 
-    hidden: Float[Tensor, "batch positions dim"]
+    hidden: Float[Tensor, "batch positions dim"]  # LN(x)
 
 
 @dataclass(frozen=True)
 class State:
     """Decoder state between tokens."""
 
-    sources: tuple[KeyValue, ...]  # keys and values of the recording for each layer
+    source_kv: tuple[KeyValue, ...]  # keys and values of the memory, for the cross-attention of each layer
     past: tuple[KeyValue, ...] | None  # key/value cache of each layer; None before the first token
     position: int  # of the next token
 
@@ -110,22 +113,23 @@ class Whisper(EncoderDecoder[Memory, State]):
     description = "Whisper (Radford et al. 2023): speech recognition with an encoder-decoder Transformer"
     kind_description = "a speech recognizer (for qkv transcribe)"
 
-    position_table: Float[Tensor, "positions dim"]  # PE
+    encoder_positions: Float[Tensor, "positions dim"]  # PE
 
     def __init__(self, config: WhisperConfig) -> None:
         super().__init__()
         self.config = config
+        # Callers compute the input of `encode` with it: model.encode(model.log_mel(waveforms, lengths)[0]).
         self.log_mel = LogMel(config.mels, frames=STRIDE * config.positions)
         self.conv1 = nn.Conv1d(config.mels, config.dim, kernel_size=3, padding=1)
         self.conv2 = nn.Conv1d(config.dim, config.dim, kernel_size=3, stride=STRIDE, padding=1)
-        self.register_buffer("position_table", sinusoids(config.positions, config.dim), persistent=False)
+        self.register_buffer("encoder_positions", sinusoids(config.positions, config.dim), persistent=False)
         self.encoder = nn.ModuleList(EncoderBlock(config) for _ in range(config.encoder_layers))
         self.encoder_norm = nn.LayerNorm(config.dim)
         self.embed = nn.Embedding(config.vocab_size, config.dim)  # E
-        self.positions = Learned(config.max_length, config.dim)
+        self.positions = Learned(config.max_length, config.dim)  # P, of the decoder
         self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.decoder_layers))
         self.decoder_norm = nn.LayerNorm(config.dim)
-        self.readout = nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.readout = nn.Linear(config.dim, config.vocab_size, bias=False)  # E
         self.dropout = Dropout(config.dropout)
         nn.init.normal_(self.embed.weight, std=0.02)
         self.readout.weight = self.embed.weight
@@ -135,7 +139,7 @@ class Whisper(EncoderDecoder[Memory, State]):
         return [*self.encoder, *self.decoder]
 
     def encode(self, source: Source, source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
-        """Encode windows of features; all have one length, so there are no `source_lengths`."""
+        """Encode windows of log-mel features; all have the same length, so `source_lengths` must be None."""
         frames = STRIDE * self.config.positions
         if source_lengths is not None:
             raise ShapeError(f"Whisper takes no source_lengths: all windows have {frames} frames")
@@ -143,7 +147,7 @@ class Whisper(EncoderDecoder[Memory, State]):
             raise ShapeError(f"expected windows [batch, {frames}, {self.config.mels}], got {list(source.shape)}")
         features = source.to(self.conv1.weight.dtype).transpose(1, 2)
         x = F.gelu(self.conv2(F.gelu(self.conv1(features)))).transpose(1, 2)
-        x = self.dropout(x + self.position_table)
+        x = self.dropout(x + self.encoder_positions)
         for block in self.encoder:
             x = block(x)
         return Memory(self.encoder_norm(x))
@@ -160,12 +164,12 @@ class Whisper(EncoderDecoder[Memory, State]):
         y = self.dropout(self.embed(tokens) + self.positions(tokens.shape[1], state.position))
         present: list[KeyValue] = []
         for block, source, past in zip(
-            self.decoder, state.sources, state.past or (None,) * len(self.decoder), strict=True
+            self.decoder, state.source_kv, state.past or (None,) * len(self.decoder), strict=True
         ):
             y, cache = block(y, source, past)
             present.append(cache)
         logits = self.readout(self.decoder_norm(y))
-        return logits, State(state.sources, tuple(present), state.position + tokens.shape[1])
+        return logits, State(state.source_kv, tuple(present), state.position + tokens.shape[1])
 
 
 class EncoderBlock(nn.Module):
@@ -186,7 +190,7 @@ class EncoderBlock(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """y = y + MaskedSelfAttention(LN(y));   y = y + CrossAttention(LN(y), x);   y = y + FFN(LN(y))."""
+    """y = y + MaskedSelfAttention(LN(y));   y = y + CrossAttention(LN(y), memory);   y = y + FFN(LN(y))."""
 
     def __init__(self, config: WhisperConfig) -> None:
         super().__init__()
@@ -217,5 +221,6 @@ def build_attention(config: WhisperConfig) -> MultiHeadAttention:
 
 def sinusoids(length: int, dim: int) -> Float[Tensor, "length dim"]:
     """PE(pos, i) = sin(pos w_i),   PE(pos, d/2 + i) = cos(pos w_i),   w_i = 10000^(-i / (d/2 - 1))."""
+    # angles are pos * base^(-2i/d), which is pos w_i for base = 10000^(d / (d - 2))
     angle = angles(torch.arange(length), dim, torch.float64, base=10000.0 ** (dim / (dim - 2)))
     return torch.cat((angle.sin(), angle.cos()), dim=1).float()

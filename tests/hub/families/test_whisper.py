@@ -114,7 +114,7 @@ def ctranslate2(folder: Path, model: Whisper, change: Any = lambda variables: No
         rows = weight.shape[0] // 3 if len(parts) == 2 else weight.shape[0]
         for part, value in zip(parts, weight.split([rows, weight.shape[0] - rows][: len(parts)]), strict=True):
             variables[part] = value.half()
-    variables["encoder/position_encodings/encodings"] = model.position_table.half()
+    variables["encoder/position_encodings/encodings"] = model.encoder_positions.half()
     for name, number in {"decoder/num_heads": 2, "encoder/num_heads": 2, "decoder/alignment_layer": -1}.items():
         variables[name] = torch.tensor(number, dtype=torch.int16)
     for name, number in {"decoder/activation": 3, "decoder/pre_norm": 1, "decoder/scale_embeddings": 0}.items():

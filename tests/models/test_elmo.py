@@ -190,8 +190,8 @@ def test_an_empty_batch_gives_an_empty_output():
 
 def test_a_state_carries_over_in_both_directions():
     model, before, after = make_model(layers=1), ["the", "cat"], ["sat"]
-    _, state = model.forward_from(characters([before]), model.init_state(1))
-    layers, _ = model.forward_from(characters([after]), state)
+    _, state = model.representations_from(characters([before]), model.init_state(1))
+    layers, _ = model.representations_from(characters([after]), state)
     for direction in (0, 1):
         h, c = torch.zeros(4).double(), torch.zeros(5).double()
         for words in (before, after):
@@ -204,14 +204,14 @@ def test_a_state_carries_over_in_both_directions():
 
 def test_rows_keep_their_own_state_also_for_empty_sentences():
     model = make_model()
-    _, state = model.forward_from(characters(), model.init_state(4))
+    _, state = model.representations_from(characters(), model.init_state(4))
     for row, words in enumerate(SENTENCES):
-        _, alone = model.forward_from(characters([words]), model.init_state(1))
+        _, alone = model.representations_from(characters([words]), model.init_state(1))
         picked = select(state, torch.tensor([row]))
         torch.testing.assert_close(picked.hidden, alone.hidden, rtol=0, atol=1e-14)
         torch.testing.assert_close(picked.cell, alone.cell, rtol=0, atol=1e-14)
     assert state.hidden[2].abs().max() == 0
-    _, after = model.forward_from(characters([[]] * 4), state)
+    _, after = model.representations_from(characters([[]] * 4), state)
     assert torch.equal(after.hidden, state.hidden)
     assert torch.equal(after.cell, state.cell)
 
@@ -382,8 +382,8 @@ def test_autocast_stays_close():
 
 def test_in_half_precision_the_cells_stay_in_float32():
     model = make_model().float()
-    expected, state = model.forward_from(characters(), model.init_state(4))
-    short, after = model.bfloat16().forward_from(characters(), model.init_state(4))
+    expected, state = model.representations_from(characters(), model.init_state(4))
+    short, after = model.bfloat16().representations_from(characters(), model.init_state(4))
     assert short.dtype == torch.bfloat16
     assert after.cell.dtype == torch.float32
     torch.testing.assert_close(short.float(), expected, rtol=0, atol=0.05)

@@ -1,6 +1,6 @@
 """Deep contextualized word representations (Peters et al. 2018) from a bidirectional language model.
 
-    x_t = P H(max_k relu(C * e_t)_k)           characters e_t of word t, convolutions C, highway layers H, projection P
+    x_t = P H(max_k relu(conv(e_t))_k)         conv over the characters e_t of word t, highway layers H, projection P
     H(u) = m * relu(T u) + (1 - m) * u,   m = sigmoid(G u)                                  (Srivastava et al. 2015)
     i, f, o = sigmoid(W y^{j-1}_t + U h_{t-1}),   g = tanh(W y^{j-1}_t + U h_{t-1})         LSTM layer j, y^0 = x
     c_t = clip(f * c_{t-1} + i * g),   h_t = clip(R (o * tanh(c_t)))                        (Sak et al. 2014)
@@ -8,16 +8,19 @@
     p(w_{t+1} | w_1 .. w_t) = softmax(O y^L_t),   p(w_t | w_{t+1} .. w_n) = softmax(O y^L_{t+1})   forward, backward
     ELMo_t = gamma * sum_j s_j [forward y^j_t ; backward y^j_t],   s = softmax(a)
 
-with an optional head; tagger and classifier have their own gamma and a, and optionally word embeddings v_t and an LSTM.
-Without a head, the output is the mean of the y^j:
+with an optional head:
 
     language_model   O y^L                      the next and the previous word
-    tagger           Q r_t                      the label of each word; r = [ELMo ; v], or the LSTM's output on it
+    tagger           Q r_t                      the label of each word; r = [ELMo ; v], or a bidirectional LSTM on it
     classifier       Q pool(r_1 .. r_n)         the label of the text; pool: the mean, or attention (`qkv.nn.pooling`)
 
-Every matrix but R has a bias, and 1 is added to that of f. Both directions share the character encoder and the output
-layer O. Every sentence is wrapped in begin and end words; the network adds and removes them. The weights have the
-layout of the released files, with the gates in the order i, g, f, o.
+The heads with labels, tagger and classifier, have gamma and a, and optionally word embeddings v_t and the LSTM. Without
+them, the output is the mean over j of [forward y^j ; backward y^j]. With mix = "top", only y^L is used.
+
+* is the elementwise product, and max_k is over the positions of the characters. Every matrix but R has a bias, and 1 is
+added to that of f. In training, the y^{j-1} of the equations are after dropout. Both directions share the character
+encoder and the readout O. Every sentence is wrapped in begin and end words; the network adds and removes them. The
+weights have the layout of the released files, with the gates in the order i, g, f, o.
 """
 
 from dataclasses import dataclass
@@ -40,7 +43,8 @@ from qkv.nn.rnn import BiRNN, gather_time, reverse_index
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
-# Character ids of the markers in released models; 0 is padding, and a byte has its value plus 1.
+# Character ids of released models: a byte has its value plus 1. Words are filled up with WORD_PADDING; the words after
+# the end of a sentence consist of PADDING, which is 0.
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, WORD_PADDING = range(257, 262)
 LABEL_HEADS = ("tagger", "classifier")
 PRESETS: dict[str, dict[str, Any]] = {
@@ -49,9 +53,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "original": {"dim": 512, "hidden_dim": 4096, "highway_layers": 2},
 }
 RELEASED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-Filters = Annotated[tuple[SizeList, ...], Strict(False)]
+Filters = Annotated[tuple[SizeList, ...], Strict(False)]  # Strict(False): accept the lists of TOML and JSON
 OptionalSize = Annotated[int, Field(ge=0, le=2**24)]
-Steps = Float[Tensor, "directions length batch dim"]  # y^j of the words including begin and end
+Steps = Float[Tensor, "directions length batch dim"]  # of all words, including begin and end
 
 
 class ElmoConfig(Config):
@@ -74,14 +78,14 @@ class ElmoConfig(Config):
     skip_connections: bool = True  # add the input of a layer to its output, from the second layer on
     cell_clip: PositiveFloat | None = 3.0  # clip c to [-cell_clip, cell_clip]
     projection_clip: PositiveFloat | None = 3.0  # clip h to [-projection_clip, projection_clip]
-    dropout: Rate = 0.1  # dropout of the inputs of the layers and of the output layer
+    dropout: Rate = 0.1  # dropout of the inputs of the layers and of the readout O
     frozen: bool = False  # train only the head of a tagger or classifier
     mix: Literal["all", "top"] = "all"  # layers that ELMo_t mixes
     normalize_layers: bool = False  # layer-normalize the layers before mixing
-    task_embedding_dim: OptionalSize = 0  # size of the head's word embeddings v_t; 0: none
-    task_hidden_dim: OptionalSize = 0  # size of the head's LSTM in each direction; 0: none
+    task_embedding_dim: OptionalSize = 0  # tagger or classifier: size of the word embeddings v_t; 0: none
+    task_hidden_dim: OptionalSize = 0  # tagger or classifier: size of the LSTM in each direction; 0: none
     pooling: Literal["mean", "attention"] = "mean"  # pooling of a classifier
-    task_dropout: Rate = 0.1  # dropout of the inputs of the head's LSTM and of the label layer
+    task_dropout: Rate = 0.1  # tagger or classifier: dropout of the inputs of the LSTM and of Q
 
     @model_validator(mode="after")
     def check_head(self) -> "ElmoConfig":
@@ -99,10 +103,10 @@ class ElmoConfig(Config):
 
 @dataclass(frozen=True)
 class State:
-    """State of the layers, for carrying it over to the next sentence."""
+    """State of the LSTM layers, from which the next sentence can start."""
 
-    hidden: Float[Tensor, "batch layers directions dim"]  # h after the last word
-    cell: Float[Tensor, "batch layers directions hidden"]  # c
+    hidden: Float[Tensor, "batch layers directions dim"]  # h after the end word (forward) or begin word (backward)
+    cell: Float[Tensor, "batch layers directions hidden"]  # c at the same words
 
 
 @register("model", "elmo")
@@ -125,7 +129,7 @@ class Elmo(TextEncoder):
         self.layers = nn.ModuleList(ProjectedBiLSTM(config) for _ in range(config.layers))
         self.dropout = Dropout(0.0 if config.frozen else config.dropout)
         self.readout = nn.Linear(config.dim, config.vocab_size) if config.head == "language_model" else None  # O
-        self.task = TaskHead(config) if config.head in LABEL_HEADS else None
+        self.task = LabelHead(config) if config.head in LABEL_HEADS else None  # the name is in checkpoints
         if config.frozen:
             self.word_encoder.requires_grad_(False)
             self.layers.requires_grad_(False)
@@ -139,7 +143,7 @@ class Elmo(TextEncoder):
         segments: Int[Tensor, "batch words"] | None = None,
         lengths: Int[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch words features"]:
-        """Return r of each word, or the mean of the layers without a label head; zeros in `tokens` are padding."""
+        """Return r of each word or, without labels, the mean of the layers; words of zeros in `tokens` are padding."""
         if segments is not None:
             raise InputError("ELMo does not take segments")
         lengths = _lengths(tokens, lengths)
@@ -149,7 +153,7 @@ class Elmo(TextEncoder):
     def logits(
         self, hidden: Float[Tensor, "batch words features"], lengths: Int[Tensor, "batch"] | None = None
     ) -> Float[Tensor, "batch *words labels"]:
-        """Return the head's logits per word or per text; without `lengths`, no row is padded."""
+        """Return the head's logits per word or per text; if `lengths` is omitted, rows are assumed to be unpadded."""
         if self.task is None:
             raise InputError(f"this ELMo has no label head: build it with head {' or '.join(LABEL_HEADS)}")
         return self.task.logits(hidden, full_lengths(hidden) if lengths is None else lengths)
@@ -167,7 +171,7 @@ class Elmo(TextEncoder):
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"] | None = None
     ) -> Float[Tensor, "batch layers words features"]:
         """Return y^0 to y^L of each word, zeros at padding."""
-        layers, _ = self.forward_from(characters, self.init_state(characters.shape[0]), lengths)
+        layers, _ = self.representations_from(characters, self.init_state(characters.shape[0]), lengths)
         return layers
 
     def init_state(self, batch: int) -> State:
@@ -176,21 +180,19 @@ class Elmo(TextEncoder):
         cell = weight.new_zeros(batch, config.layers, 2, config.hidden_dim, dtype=upcast_dtype(weight.dtype))
         return State(weight.new_zeros(batch, config.layers, 2, config.dim), cell)
 
-    def forward_from(
+    def representations_from(
         self,
         characters: Int[Tensor, "batch words characters"],
         state: State,
         lengths: Int[Tensor, "batch"] | None = None,
     ) -> tuple[Float[Tensor, "batch layers words features"], State]:
-        """Return y^0 to y^L from a state left by previous sentences, and the new state.
+        """Return y^0 to y^L of each word, starting from the state after the previous sentence, and the new state.
 
-        The released models were trained on a stream of text, and represent a sentence better with one before it. The
-        forward state is that at the end of a sentence, the backward state that at its start; an empty sentence does not
-        change it.
+        Released models were trained on consecutive sentences. An empty sentence does not change the state.
         """
         lengths = _lengths(characters, lengths)
         x, layers, reverse, new_state = self._run(characters, lengths, state)
-        forward = torch.stack([x, *(y[0] for y in layers)], dim=2)  # positions batch layers dim
+        forward = torch.stack([x, *(y[0] for y in layers)], dim=2)  # length batch layers dim
         backward = torch.stack([x, *(gather_time(y[1], reverse, dim=0) for y in layers)], dim=2)
         joined = torch.cat((forward, backward), dim=-1)[1:-1].permute(1, 2, 0, 3)  # without begin and end
         joined = joined.masked_fill(~valid_positions(characters, lengths)[:, None, :, None], 0.0)
@@ -200,7 +202,7 @@ class Elmo(TextEncoder):
 
     def bilm_logits(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"] | None = None
-    ) -> tuple[Float[Tensor, "batch positions vocabulary"], Float[Tensor, "batch positions vocabulary"]]:
+    ) -> tuple[Float[Tensor, "batch targets vocabulary"], Float[Tensor, "batch targets vocabulary"]]:
         """Return the logits of both language models (see `bilm_hidden`)."""
         forward, backward = self.bilm_hidden(characters, lengths)
         assert self.readout is not None
@@ -208,14 +210,14 @@ class Elmo(TextEncoder):
 
     def bilm_hidden(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"] | None = None
-    ) -> tuple[Float[Tensor, "batch positions dim"], Float[Tensor, "batch positions dim"]]:
-        """Return the inputs of the output layer for both language models, with w_0 = begin and w_{n+1} = end:
+    ) -> tuple[Float[Tensor, "batch targets dim"], Float[Tensor, "batch targets dim"]]:
+        """Return the inputs of the readout for both language models, with w_0 = begin and w_{n+1} = end:
 
         forward[:, t] to predict w_{t+1} from w_0 .. w_t, and backward[:, t] to predict w_t from w_{t+1} .. w_{n+1}, for
         t = 0 .. n.
         """
         if self.readout is None:
-            raise InputError("this ELMo has no output layer: build it with head language_model")
+            raise InputError("this ELMo predicts no words: build it with head language_model")
         state = self.init_state(characters.shape[0])
         _, layers, reverse, _ = self._run(characters, _lengths(characters, lengths), state)
         forward, backward = self.dropout(layers[-1]).unbind(0)
@@ -241,7 +243,7 @@ class Elmo(TextEncoder):
 
     def _add_markers(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"]
-    ) -> Int[Tensor, "batch positions characters"]:
+    ) -> Int[Tensor, "batch length characters"]:
         begin, end = self.markers.to(characters.dtype)
         if characters.shape[2] != len(begin):
             raise ShapeError(f"expected words of {len(begin)} characters, got {characters.shape[2]}")
@@ -275,7 +277,7 @@ class ProjectedBiLSTM(nn.Module):
         hidden: Float[Tensor, "batch directions dim"],
         cell: Float[Tensor, "batch directions hidden"],
     ) -> tuple[Steps, Float[Tensor, "batch directions dim"], Float[Tensor, "batch directions hidden"]]:
-        """Return h for all words in the order of each direction, and h and c after the last word."""
+        """Return h for all words in the order of each direction, and h and c after its last word."""
         w, u = self.gates.chunk(2, dim=1)
         inputs = torch.bmm(x.flatten(1, 2), w).unflatten(1, x.shape[1:3])  # all steps at once
         states, cells = scan(
@@ -299,8 +301,8 @@ class ScalarMix(nn.Module):
         return self.scale * torch.einsum("l,blwf->bwf", torch.softmax(self.weights, dim=0), layers)
 
 
-class TaskHead(nn.Module):
-    """r from the layers, and the label logits. v is looked up by a hash of the word, so it needs no vocabulary."""
+class LabelHead(nn.Module):
+    """r from the layers, and the logits of the labels. v is looked up by a hash of the word: no vocabulary needed."""
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()

@@ -69,7 +69,7 @@ def test_released_embeddings_are_reproduced_with_carried_state(released):
     for index in range(10):
         words = [text[index].split() for text in texts]
         with torch.no_grad():
-            layers, state = model.forward_from(CharacterIds()(words), state)
+            layers, state = model.representations_from(CharacterIds()(words), state)
         for row in range(3):
             found = layers[row, -1, : len(words[row])]
             torch.testing.assert_close(found, expected[row][index], rtol=1e-6, atol=1e-6)

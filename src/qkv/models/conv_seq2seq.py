@@ -1,21 +1,21 @@
 """Convolutional sequence to sequence learning (Gehring, Auli, Grangier, Yarats and Dauphin 2017).
 
-    conv(u)_i = A_i * sigmoid(B_i),   [A_i ; B_i] = K [k inputs u around i, or up to i]           gated convolution
+    conv(u)_i = A_i * sigmoid(B_i),   [A_i ; B_i] = K [u_{i-r} ; ... ; u_{i+s}],   r + s + 1 = `kernel`
 
     e_j = w_j + p_j,   g_i = w_i + p_i                      token and position embeddings of source and target
-    u^0 = U e,   u^l = conv(u^{l-1}) (+) u^{l-1},   z = V u^M   encoder of M layers, centered on each position
+    u^0 = U e,   u^l = conv(u^{l-1}) (+) u^{l-1},   z = V u^M     encoder of M layers; conv is centered: s = r or r + 1
     x^0 = T g                                               decoder of L layers
-    h   = conv(x^{l-1})                                     decoder layer l: a causal convolution
-    d_i = W h_i (+) g_i                                     query, with the last token's embedding
+    h   = conv(x^{l-1})                                     decoder layer l; conv is causal: s = 0
+    d_i = W h_i (+) g_i                                     query; g_i is the embedding of the token at i
     a_i = softmax_j(d_i . z_j)                              attention over the n source tokens
     c_i = sqrt(n) sum_j a_ij (z_j (+) e_j)
     x^l = (h (+) O c) (+) x^{l-1}                           residual
     p(y_{i+1}) = softmax(E R x^L_i)
 
-u (+) v is (u + v) sqrt(1/2), and every layer is initialized to preserve the variance of its input (`qkv.nn.conv`). All
-matrices have biases; those of different layers are different. All decoder layers attend to z, so the gradient of z is
-divided by L (that of e is not). z and e come from the convolutional encoder of the paper or from another one of
-`qkv.nn.encoders`.
+* is the elementwise product, and u (+) v is (u + v) sqrt(1/2). Every layer is initialized to preserve the variance of
+its input (`qkv.nn.conv`). All matrices have biases; those of different layers are different. All decoder layers attend
+to z, so the gradient of z is divided by L (that of e is not). z and e come from the convolutional encoder of the paper
+or from another one of `qkv.nn.encoders`.
 """
 
 from dataclasses import dataclass
@@ -51,15 +51,15 @@ class ConvSeq2SeqConfig(Config):
     source_vocab_size: Size = 40000  # source tokens
     target_vocab_size: Size = 40000  # target tokens
     dim: Size = 256  # size of embeddings, queries, keys and values
-    hidden_dim: Size = 256  # size of the convolutions
+    hidden_dim: Size = 256  # channels of the convolutions: size of u, x and h
     layers: Count = 4  # layers of the decoder, and of the encoder unless encoder.layers is set
     kernel: Count = 3  # kernel width
     encoder: EncoderTerm = Term("encoder", "conv")  # source encoder: conv, rnn or transformer
-    dropout: Rate = 0.2  # dropout of embeddings and of the inputs of the convolutions and of the output layer
+    dropout: Rate = 0.2  # dropout of the embeddings, and of the inputs of convolutions and readout
     score: ScoreTerm = Term("score", "dot")  # score of queries and encoder states
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
-    tie_embeddings: bool = True  # tie source, target and output embeddings; needs a shared vocabulary
-    weight_norm: bool = False  # weight normalization of all layers but embeddings and output, as in the paper
+    tie_embeddings: bool = True  # tie source and target embedding and readout E; needs a shared vocabulary
+    weight_norm: bool = False  # weight normalization of all layers but embeddings and readout, as in the paper
     max_length: Size = 512  # maximum source and target length
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
@@ -108,7 +108,8 @@ class ConvSeq2Seq(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
     def __init__(self, config: ConvSeq2SeqConfig) -> None:
         super().__init__()
         self.config = config
-        dim, keep = config.dim, 1 - config.dropout
+        dim = config.dim
+        gain = 1 - config.dropout  # compensates for dropout, which multiplies the variance of its input by 1 / gain
         self.encoder: SourceEncoder = config.encoder.build(
             EncoderSizes(
                 vocab_size=config.source_vocab_size, embedding_dim=dim, dim=dim, layers=config.layers,
@@ -118,12 +119,12 @@ class ConvSeq2Seq(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
         )  # fmt: skip
         positions = config.max_length + 1  # the target starts with a begin token
         self.embed = PositionalEmbedding(config.target_vocab_size, dim, positions, config.dropout)
-        self.up_proj = init_variance_preserving(nn.Linear(dim, config.hidden_dim), keep)  # T
+        self.up_proj = init_variance_preserving(nn.Linear(dim, config.hidden_dim), gain)  # T
         self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.layers))
         self.down_proj = nn.Sequential(
             init_variance_preserving(nn.Linear(config.hidden_dim, dim)), Dropout(config.dropout)
         )  # R
-        self.readout = init_variance_preserving(nn.Linear(dim, config.target_vocab_size), keep)  # E
+        self.readout = init_variance_preserving(nn.Linear(dim, config.target_vocab_size), gain)  # E
         if config.tie_embeddings:
             self.embed.weight = self.encoder.embed.weight
             self.readout.weight = self.encoder.embed.weight
@@ -186,7 +187,7 @@ class DecoderBlock(nn.Module):
         d = scaled_residual(self.q_proj(h), g)  # d_i = W h_i (+) g_i
         attended = self.attend(
             d[:, None], keys, memory.values, mask=Padding(memory.lengths),
-            start=state.position,  # position of the first query
+            start=state.position,  # position of the first query, for local attention over the source
         )  # fmt: skip
         c = attended.output[:, 0]  # c_i = sqrt(n) sum_j a_ij (z_j (+) e_j)
         return scaled_residual(scaled_residual(h, self.out_proj(c)), x)  # x^l = (h (+) O c) (+) x^{l-1}

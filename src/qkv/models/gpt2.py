@@ -68,7 +68,7 @@ class GPT2Config(Config):
     activation: Activation = "gelu_tanh"  # of the feed-forward networks
     dropout: Rate = 0.1  # of embeddings and residual branches
     attention_dropout: Rate = 0.1  # of the attention weights
-    tie_embeddings: bool = True  # tie embedding and output layer
+    tie_embeddings: bool = True  # tie embedding and readout
     layer_norm_eps: PositiveFloat = 1e-5  # epsilon of layer normalization
     norm: NormPlacement = "pre"  # layer normalization before each sub-layer ("pre"), after each sum ("post"), or "none"
     residual: bool = True  # add the input of each sub-layer to its output

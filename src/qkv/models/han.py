@@ -38,14 +38,14 @@ class HANConfig(Config):
     labels: Size = 2  # number of labels; set by the data
     label_names: StringList = ()  # names of the labels; set by the data
     max_length: Size = 60  # maximum number of sentences per document in a task
-    max_words: Size = 40  # maximum number of words per sentence; longer ones are split into parts of similar length
+    max_words: Size = 40  # maximum number of words per sentence; pipelines and tasks split longer sentences
     embedding_dim: Size = 200  # size of the word embeddings
     hidden_dim: Size = 50  # size of the hidden state of each direction of a GRU
     pooling: Literal["attention", "mean", "last"] = "attention"  # pooling of words and of sentences
     score: ScoreTerm = Term("score", "dot")  # score of attention pooling
     align: AlignTerm = Term("align", "softmax")  # of attention pooling: from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
-    dropout: Rate = 0.5  # dropout of the inputs of both GRUs and of the label layer
+    dropout: Rate = 0.5  # dropout of the inputs of both GRUs and of the readout
     word_dropout: Rate = 0.0  # probability of dropping a word (Iyyer et al. 2015)
 
     @model_validator(mode="after")
@@ -82,7 +82,7 @@ class HAN(TextEncoder):
         self.words = build_pooling(config, config.max_words)
         self.sentence_rnn = BiRNN("gru", config.width, config.width)
         self.sentences = build_pooling(config, config.max_length)
-        self.label = None if config.head is None else nn.Linear(config.width, config.labels)
+        self.label = None if config.head is None else nn.Linear(config.width, config.labels)  # readout W and b
         self.dropout = Dropout(config.dropout)
         self.word_dropout = Dropout(config.word_dropout)
         nn.init.normal_(self.embed.weight, std=0.1)
@@ -121,7 +121,7 @@ class HAN(TextEncoder):
     def logits(
         self, hidden: Float[Tensor, "batch sentences width"], lengths: Int[Tensor, "batch"] | None = None
     ) -> Float[Tensor, "batch labels"]:
-        """Return the logits of the documents' labels; without `lengths`, no row is padded."""
+        """Return the logits of the documents' labels; if `lengths` is omitted, rows are assumed to be unpadded."""
         if self.label is None:
             raise InputError("this network has no head: build it with head 'classifier'")
         v = self.sentences(hidden, full_lengths(hidden) if lengths is None else lengths)
@@ -135,7 +135,7 @@ class HAN(TextEncoder):
 
     @property
     def width(self) -> int:
-        """Size of h of a sentence."""
+        """Size of the hidden state of a sentence."""
         return self.config.width
 
 

@@ -6,8 +6,9 @@ s_t  = softmax(a_t),   [~h_t ; ~c_t] = sum_i s_ti [h_i ; c_i]     attention over
 c_t  = f_t * ~c_t + i_t * ^c_t,   h_t = o_t * tanh(c_t)           an LSTM step from the attended state
 p(x_{t+1}) = softmax(O h_t)
 
-The gates, ^c, the query W_x x_t + W_~h ~h_{t-1} and O h_t have biases. The first token has no past token to attend to:
-its ~h and ~c are zero.
+~h, ~c and ^c are one symbol each, as in the paper. Each W is a separate matrix, and * is the elementwise product. The
+gates, ^c, the query W_x x_t + W_~h ~h_{t-1} and O h_t have biases. The first token has no past token to attend to: its
+~h and ~c are zero.
 
 An LSTM compresses the past into one vector; this model keeps the state of every token (the hidden tape h and the memory
 tape c) and attends to them. With a span of one token it is an LSTM. `qkv.watch` records each token's weights over the
@@ -60,7 +61,7 @@ class LSTMNConfig(Config):
 class Tape:
     """The states of the last tokens of a layer, at most `span` of them.
 
-    With truncated back-propagation the tape is kept: later tokens still attend to it, but its gradient is cut.
+    In truncated back-propagation through time, the next chunk attends to the tape, but gradients stop there.
     """
 
     keys: Float[Tensor, "batch 1 past key_dim"]  # W_h h_i: the keys as projected by the score
@@ -87,15 +88,14 @@ class LSTMN(LanguageModel[State]):
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.embedding_dim)
         self.layers = nn.ModuleList(
-            MemoryLayer(config, config.hidden_dim if number else config.embedding_dim)
-            for number in range(config.layers)
+            LSTMNLayer(config, config.hidden_dim if number else config.embedding_dim) for number in range(config.layers)
         )
         self.readout = nn.Linear(config.hidden_dim, config.vocab_size)  # O
         self.dropout = Dropout(config.dropout)
 
     def init_state(self, batch: int) -> State:
         """Return the state before the first token: empty tapes."""
-        return State(tuple(cast(MemoryLayer, layer).init_tape(batch) for layer in self.layers))
+        return State(tuple(cast(LSTMNLayer, layer).init_tape(batch) for layer in self.layers))
 
     def hidden_from(
         self, tokens: Int[Tensor, "batch length"], state: State
@@ -110,7 +110,7 @@ class LSTMN(LanguageModel[State]):
         return x, State(tuple(tapes))
 
 
-class MemoryLayer(nn.Module):
+class LSTMNLayer(nn.Module):
     """The recurrence of the paper, for all tokens of one layer.
 
     The products with x_t are computed for all tokens before the loop. In the loop, ~h_t is multiplied once, by all of

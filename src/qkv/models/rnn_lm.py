@@ -2,13 +2,14 @@
 
 RNN   h_t = tanh(W x_t + U h_{t-1} + b)                                            (Elman 1990; Mikolov et al. 2010)
 LSTM  c_t = f_t * c_{t-1} + i_t * g_t,   h_t = o_t * tanh(c_t)                     (Hochreiter and Schmidhuber 1997)
-      i, f, o = sigmoid(W x_t + U h_{t-1} + b),   g = tanh(W x_t + U h_{t-1} + b)
-GRU   h_t = (1 - z_t) * n_t + z_t * h_{t-1},   r, z = sigmoid(W x_t + U h_{t-1} + b)            (Cho et al. 2014)
+      i_t, f_t, o_t = sigmoid(W x_t + U h_{t-1} + b),   g_t = tanh(W x_t + U h_{t-1} + b)
+GRU   h_t = (1 - z_t) * n_t + z_t * h_{t-1},   r_t, z_t = sigmoid(W x_t + U h_{t-1} + b)        (Cho et al. 2014)
       n_t = tanh(W x_t + b + r_t * (U h_{t-1} + b'))
 p(x_{t+1}) = softmax(O h_t + b)
 
-Layers are stacked. There are two kinds of dropout: of the input and output of each layer, with the same mask at every
-step of a sequence (Gal and Ghahramani 2016), and of the entries of the recurrent matrix U (Merity et al. 2018).
+Each gate has its own W, U and b, and * is the elementwise product. Layers are stacked. There are two kinds of dropout:
+of the input and output of each layer, with the same mask at every step of a sequence (Gal and Ghahramani 2016), and of
+the entries of the recurrent matrix U (Merity et al. 2018).
 """
 
 from collections.abc import Callable
@@ -43,7 +44,7 @@ class RNNLMConfig(Config):
     hidden_dim: Size = 512  # size of the hidden state of a layer
     dropout: Rate = 0.3  # dropout of the input and output of each layer, one mask per sequence
     weight_dropout: Rate = 0.0  # dropout of the recurrent matrices
-    tie_embeddings: bool = False  # use the embedding matrix as the output matrix (Press and Wolf 2017)
+    tie_embeddings: bool = False  # tie embedding and readout O (Press and Wolf 2017)
     learned_initial_state: bool = False  # learn the initial state instead of zeros
 
     @model_validator(mode="after")
@@ -66,7 +67,7 @@ class State:
 
 @register("model", "rnn_lm")
 class RNNLM(LanguageModel[State]):
-    """Embedding, stacked recurrent layers and output layer."""
+    """Embedding, stacked recurrent layers and readout."""
 
     config_class = RNNLMConfig
     description = "RNN language model (Mikolov et al. 2010): with RNN, LSTM or GRU cells"

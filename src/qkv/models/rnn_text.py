@@ -47,7 +47,7 @@ class RNNTextConfig(Config):
     score: ScoreTerm = Term("score", "dot")  # score of attention pooling
     align: AlignTerm = Term("align", "softmax")  # of attention pooling: from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
-    dropout: Rate = 0.5  # dropout of the inputs of the layers and of the label layer
+    dropout: Rate = 0.5  # dropout of the inputs of the layers and of the readout
     word_dropout: Rate = 0.0  # probability of dropping a word (Iyyer et al. 2015)
 
     @model_validator(mode="after")
@@ -102,7 +102,7 @@ class RNNText(TextEncoder):
         segments: Int[Tensor, "batch length"] | None = None,
         lengths: Int[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch length width"]:
-        """Return h of each token; without `lengths`, no row is padded."""
+        """Return h of each token; if `lengths` is omitted, rows are assumed to be unpadded."""
         if segments is not None:
             raise InputError("a recurrent network does not take segments")
         lengths = full_lengths(tokens) if lengths is None else lengths
@@ -116,7 +116,7 @@ class RNNText(TextEncoder):
     def logits(
         self, hidden: Float[Tensor, "batch length width"], lengths: Int[Tensor, "batch"] | None = None
     ) -> Float[Tensor, "batch *length labels"]:
-        """Return the head's logits per token or per text; without `lengths`, no row is padded."""
+        """Return the head's logits per token or per text; if `lengths` is omitted, rows are assumed to be unpadded."""
         if self.label is None:
             raise InputError("this network has no head: build it with head 'tagger' or 'classifier'")
         if self.pool is not None:

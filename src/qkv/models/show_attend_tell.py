@@ -3,9 +3,9 @@
 An encoder divides the image into a grid of positions i and computes features a_i of each (`qkv.nn.encoders`).
 
 decoder = "tell"      Show and tell (Vinyals et al. 2015): the image is the first input of the recurrence
-    x_{-1} = V mean_i a_i,   x_t = E y_t
-    h_t = LSTM(x_t, h_{t-1})
-    p(y_{t+1}) = softmax(O h_t)
+    h_0 = LSTM(V mean_i a_i, 0)
+    h_t = LSTM(E y_{t-1}, h_{t-1})
+    p(y_t) = softmax(O h_t)
 
 decoder = "attend"    Show, attend and tell (Xu et al. 2015): attention over the image at every step
     h_0, c_0 = tanh(B mean_i a_i)
@@ -13,10 +13,10 @@ decoder = "attend"    Show, attend and tell (Xu et al. 2015): attention over the
     h_t = LSTM([E y_{t-1} ; z_t], h_{t-1})
     p(y_t) = softmax(O (E y_{t-1} + H h_t + Z z_t))
 
-`align` is the function from scores to attention weights: align = "softmax" is the soft attention of the paper, align =
-{ name = "hard", estimator = "reinforce" } its hard attention, which samples one position per step in training. Doubly
-stochastic attention penalizes positions whose weights do not sum to 1 over the steps. w and all matrices
-except E have biases, with one for H and Z together.
+y_0 is the begin token, and c_t, the cell of the LSTM, is part of its state. align = "softmax" is the soft attention of
+the paper, align = { name = "hard", estimator = "reinforce" } its hard attention, which samples one position per step in
+training. Doubly stochastic attention penalizes positions whose weights do not sum to 1 over the steps. w and all
+matrices except E have biases, with one for H and Z together.
 """
 
 from dataclasses import dataclass, replace
@@ -38,6 +38,7 @@ from qkv.config import (
     Size,
     Term,
     require,
+    require_matrix_size,
 )
 from qkv.nn.encoders.image_encoder import ImageEncoder, ImageSizes
 from qkv.nn.fast import Dropout, StepLinear
@@ -56,12 +57,12 @@ class ShowAttendTellConfig(Config):
     """Sizes and terms of the model; the vocabulary and image sizes come from the data."""
 
     vocab_size: Size = 10000  # tokens
-    channels: Size = 3  # channels of the images, or features of the inputs of encoder = "features"
+    channels: Size = 3  # channels of the images; encoder = "features": size of the precomputed features
     height: Size = 64  # height of the images
     width: Size = 64  # width of the images
-    encoder: ImageEncoderTerm = Term("image_encoder", "cnn")  # image encoder: cnn, patches (Transformer) or features
+    encoder: ImageEncoderTerm = Term("image_encoder", "cnn")  # cnn, patches (Transformer) or features (precomputed)
     frozen: bool = False  # freeze the encoder
-    backbone: str = ""  # encoder = "features": the pretrained network that computes the features of a photograph
+    backbone: str = ""  # encoder = "features": name of the pretrained network; pipelines compute the features with it
     feature_dim: Size = 128  # size of a_i
     embedding_dim: Size = 128  # size of the token embeddings
     hidden_dim: Size = 256  # size of the LSTM
@@ -70,7 +71,7 @@ class ShowAttendTellConfig(Config):
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     soft_fraction: Probability = 0.0  # hard attention by reinforce: share of images with soft attention in training
     doubly_stochastic: NonNegativeFloat = 0.0  # soft attention: weight of the penalty sum_i (1 - sum_t alpha_ti)^2
-    dropout: Rate = 0.1  # dropout of embeddings and of the output layer's input
+    dropout: Rate = 0.1  # dropout of embeddings and of the readout's input
     max_length: Size = 64  # maximum caption length in tokens
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
@@ -101,12 +102,13 @@ class ShowAttendTellConfig(Config):
             require(side % self.stride == 0, f"{key} {side} must be a multiple of {self.stride}, the encoder's stride")
         require(
             self.positions <= MAX_POSITIONS,
-            f"encoder gives {self.positions:,} positions, more than {MAX_POSITIONS:,}: add filters, or enlarge patch",
+            f"the encoder divides an image into {self.positions:,} positions, more than {MAX_POSITIONS:,}: add a layer "
+            "to encoder.filters, or increase encoder.patch",
         )
         self.encoder.cls.check_options(self.feature_dim, self.encoder.options)
         most = max(self.channels * self.stride**2, self.positions, 4 * self.feature_dim, self.hidden_dim)
         widest = max(self.feature_dim, self.hidden_dim, self.embedding_dim)
-        require(widest * max(most, self.vocab_size) <= 2**32, "these sizes give a matrix of more than 2^32 elements")
+        require_matrix_size(widest, max(most, self.vocab_size))
 
     @property
     def stride(self) -> int:
@@ -210,12 +212,12 @@ class TellDecoder(nn.Module):
         return Memory(features.mean(dim=1))
 
     def init_hidden(self, mean: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 1 state_dim"]:
-        """Return the state after x_{-1}."""
-        _, hidden = self.rnn(self.image_proj(mean)[:, None])  # x_{-1} = V mean_i a_i
+        """Return h_0 and c_0."""
+        _, hidden = self.rnn(self.image_proj(mean)[:, None])  # h_0 = LSTM(V mean_i a_i, 0)
         return hidden
 
     def forward(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
-        h, hidden = self.rnn(y, state.hidden)  # h_t = LSTM(E y_t, h_{t-1})
+        h, hidden = self.rnn(y, state.hidden)  # h_t = LSTM(E y_{t-1}, h_{t-1})
         return h, h.new_zeros(*y.shape[:2], 0), replace(state, hidden=hidden)
 
 

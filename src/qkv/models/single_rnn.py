@@ -1,10 +1,10 @@
 """One RNN over source, <TRANSLATE>, target: the simplest sequence-to-sequence model, a baseline.
 
-    h_t = RNN(h_{t-1}, E[x_t]),   x = (source_1 ... source_n, <TRANSLATE>, target_1 ... target_m)
+    h_t = RNN(E[x_t], h_{t-1}),   x = (source_1 ... source_n, <TRANSLATE>, target_1 ... target_m)
     p(target_{t+1}) = softmax(O h_{n+1+t} + b)
 
 The begin token of the target is <TRANSLATE>. Source and target share vocabulary, embedding and recurrent weights, so
-one state has to hold the source, the target so far, and the point in the translation.
+one state has to encode the source, the target so far, and how much of the source has been translated.
 """
 
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ class SingleRNNConfig(Config):
     layers: Count = 1  # number of recurrent layers
     embedding_dim: Size = 128  # size of the token embeddings
     hidden_dim: Size = 256  # size of the hidden state of a layer
-    dropout: Rate = 0.1  # dropout of embeddings, between layers and of h_t before the output layer
+    dropout: Rate = 0.1  # dropout of embeddings, between layers and of h_t before the readout
     max_length: Size = 512  # maximum source and target length
 
     @model_validator(mode="after")
     def _check(self) -> "SingleRNNConfig":
         require(
             self.source_vocab_size == self.target_vocab_size,
-            "single_rnn needs a shared vocabulary: remove data.target_tokenizer",
+            "single_rnn needs a shared vocabulary: remove data.target_tokenizer from the recipe",
         )
         require(self.layers * self.hidden_dim <= 2**24, "layers * hidden_dim must be at most 2^24")
         return self
@@ -48,7 +48,7 @@ class SingleRNNConfig(Config):
 class State:
     """State of the RNN after the tokens so far."""
 
-    hidden: Float[Tensor, "batch layers state_dim"]
+    hidden: Float[Tensor, "batch layers state_dim"]  # h_t of each layer; [h_t ; c_t] of an LSTM
 
 
 @register("model", "single_rnn")

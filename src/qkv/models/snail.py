@@ -3,15 +3,16 @@
 An episode is one sequence: temporal convolutions aggregate the past of each position, and attention selects from it.
 Each block concatenates its output to its input, so that every later block sees all of it.
 
-    [q_t ; k_t ; v_t] = W x_t + b                                                         query, key and value
-    Attend(x)_t   = [x_t ; sum_{s <= t} a_ts v_s],   a_t = softmax_{s <= t}(q_t . k_s / sqrt(d))
-    Dense_r(x)_t  = [x_t ; tanh(f_t) * sigmoid(g_t)],   [f_t ; g_t] = W [x_{t-r} ; x_t] + b         with dilation r
-    Convolve(x)   = Dense_{2^n}(... Dense_2(Dense_1(x))),   2^{n+1} >= the length of an episode
-    h             = Attend(Convolve(Attend(Convolve(Attend(x)))))
-    y_t           = W h_t + b
+    [q_t ; k_t ; v_t] = W x_t + b                                                            query, key and value
+    Attention(x)_t   = [x_t ; sum_{s <= t} a_ts v_s],   a_t = softmax_{s <= t}(q_t . k_s / sqrt(d))
+    Dense_r(x)_t     = [x_t ; tanh(f_t) * sigmoid(g_t)],   [f_t ; g_t] = W [x_{t-r} ; x_t] + b      with dilation r
+    Convolution(x)   = Dense_{2^n}(... Dense_2(Dense_1(x))),   the smallest n with 2^{n+1} >= the length of an episode
+    h                = Attention(Convolution(Attention(Convolution(Attention(x)))))
+    y_t              = W h_t + b
 
-d is the size of q and k. Every Attend, every Dense and the readout y has a W and a b of its own. These are the three
-Attend of few-shot classification; a policy has two by default.
+d is the size of q and k, and * is the elementwise product. The classes are `AttentionBlock`, `DenseBlock` and
+`TemporalConvolution`. Every attention block, every dense block and the readout y have their own W and b. By default,
+few-shot classification has three attention blocks, as in the equation of h, and a policy has two.
 
 Few-shot classification: x_t = [LN(c(image_t) - mean c) ; one-hot label], with c a CNN trained jointly and LN layer
 normalization. The last image has zeros instead of a label, and its y are the logits of its class. The mean is over the
@@ -51,6 +52,7 @@ class TrunkConfig(Config):
         count = len(self.key_dims)
         require(1 <= count <= 64, f"key_dims must have between 1 and 64 entries, not {count}")
         require(len(self.value_dims) == count, f"value_dims must have {count} entries, as key_dims has")
+        # Check the options of the terms, with arbitrary sizes: those of the blocks differ.
         check_terms(Sizes(query=1, key=1, hidden=1, max_keys=1), score=self.score, align=self.align)
         return self
 
@@ -108,7 +110,7 @@ class SNAIL(Model):
         self.readout = nn.Linear(self.trunk.out_features, config.ways)  # W and b
 
     def forward(
-        self, images: Float[Tensor, "batch length channels height width"], labels: Int[Tensor, "batch shown"]
+        self, images: Float[Tensor, "batch length channels height width"], labels: Int[Tensor, "batch labeled"]
     ) -> Float[Tensor, "batch ways"]:
         """Return the logits of the last image's class."""
         if images.ndim != 5 or labels.shape != (images.shape[0], images.shape[1] - 1):
@@ -119,7 +121,7 @@ class SNAIL(Model):
         return self.classify(self.embed(images.flatten(0, 1)).unflatten(0, images.shape[:2]), labels)
 
     def classify(
-        self, features: Float[Tensor, "batch length features"], labels: Int[Tensor, "batch shown"]
+        self, features: Float[Tensor, "batch length features"], labels: Int[Tensor, "batch labeled"]
     ) -> Float[Tensor, "batch ways"]:
         """Return the logits from precomputed image features c."""
         mean = features[:, :-1].sum(dim=1, keepdim=True) / max(1, labels.shape[1])
@@ -145,24 +147,24 @@ class SNAILPolicy(Model):
         nn.init.zeros_(self.readout.bias)
 
     def forward(
-        self, actions: Int[Tensor, "batch taken"], rewards: Float[Tensor, "batch taken"]
+        self, actions: Int[Tensor, "batch past"], rewards: Float[Tensor, "batch past"]
     ) -> tuple[Float[Tensor, "batch length actions"], Float[Tensor, "batch length"]]:
         """Return the logits of the action at each step, and the expected return from there.
 
-        The output has one step more than `actions`: that of the next action.
+        `actions` and `rewards` are those of the past steps; the output has one step more, that of the next action.
         """
         if actions.ndim != 2 or actions.shape != rewards.shape:
             raise ShapeError(
-                f"actions and rewards must both be [batch, taken], got {list(actions.shape)} and {list(rewards.shape)}"
+                f"actions and rewards must both be [batch, steps], got {list(actions.shape)} and {list(rewards.shape)}"
             )
-        taken = F.one_hot(actions, self.config.actions).to(rewards.dtype)
-        x = torch.cat((taken, rewards[..., None], torch.ones_like(rewards[..., None])), dim=-1)
+        one_hot = F.one_hot(actions, self.config.actions).to(rewards.dtype)
+        x = torch.cat((one_hot, rewards[..., None], torch.ones_like(rewards[..., None])), dim=-1)
         y = self.readout(self.trunk(F.pad(x, (0, 0, 1, 0))))
         return y[..., :-1], y[..., -1]
 
 
 class Trunk(nn.Sequential):
-    """h from x, the part that both models share: attention blocks with a temporal convolution between each two."""
+    """h from x, shared by both models: attention blocks, with a temporal convolution between consecutive ones."""
 
     def __init__(self, config: TrunkConfig, features: int, length: int) -> None:
         super().__init__()
@@ -238,10 +240,10 @@ def dilated_layers(length: int) -> int:
 
 
 class ImageEmbedding(nn.Module):
-    """c: stages of maxpool(relu(norm(K * image + b))) over 2 x 2 pixels each, with 3 x 3 kernels K, and a linear layer.
+    """c: a stack of stages maxpool(relu(norm(conv(x)))), with 3 x 3 convolutions and 2 x 2 max pooling; a linear layer.
 
-    The paper uses batch normalization. Here group normalization (Wu and He 2018) makes the output depend on its episode
-    alone, in training and evaluation, without running averages.
+    The paper uses batch normalization. With group normalization (Wu and He 2018), the features of an image do not
+    depend on other images, and are the same in training and evaluation.
     """
 
     def __init__(self, config: SNAILConfig) -> None:
@@ -265,7 +267,7 @@ class ImageEmbedding(nn.Module):
 
 
 class Stage(nn.Module):
-    """maxpool(relu(norm(K * x + b))) with 3 x 3 kernels K; norm is over groups of eight channels if divisible."""
+    """maxpool(relu(norm(conv(x)))), with a 3 x 3 convolution; norm is over groups of eight channels if divisible."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

@@ -173,7 +173,7 @@ class EncoderDecoder(Decoder[Memory, State]):
 
     @abstractmethod
     def encode(self, source: Source, source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
-        """Encode the source; without lengths, no row of the batch is padded."""
+        """Encode the source; if the lengths are omitted, rows are assumed to be unpadded."""
 
     def forward(
         self,
@@ -199,13 +199,13 @@ class LanguageModel(Model, ABC, Generic[State]):
     def init_state(self, batch: int) -> State:
         """Return the state before the first token, for `batch` texts."""
 
-    readout: nn.Linear  # output layer: the logits are readout(hidden)
+    readout: nn.Linear  # the last layer: the logits are readout(hidden)
 
     @abstractmethod
     def hidden_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length dim"], State]:
-        """Return the input of the output layer for each token, and the state after the last."""
+        """Return the input of the readout for each token, and the state after the last."""
 
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
@@ -220,7 +220,7 @@ class LanguageModel(Model, ABC, Generic[State]):
         return logits[:, 0], state
 
     def hidden_states(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
-        """Return the input of the output layer for each token of a text."""
+        """Return the input of the readout for each token of a text."""
         hidden, _ = self.hidden_from(tokens, self.init_state(tokens.shape[0]))
         return hidden
 

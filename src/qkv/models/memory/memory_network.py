@@ -3,7 +3,7 @@
 A story is a list of sentences x_1 .. x_n, oldest first, q is the question. Sentences and the question are encoded as
 weighted sums of the embeddings of their words, and each hop attends to the sentences:
 
-    encode(X; x) = sum_j l_j * X x_j,   l_jk = (1 - j / J) - (k / d)(1 - 2j / J)     position encoding, J words
+    encode(X; x) = sum_j l_j * X x_j,   l_jf = (1 - j / J) - (f / d)(1 - 2j / J)     word j of J, feature f of d
     u^1 = encode(B; q)
     m_i = encode(A^k; x_i) + T_A^k(n - i)                                            keys of hop k
     c_i = encode(C^k; x_i) + T_C^k(n - i)                                            values of hop k
@@ -99,7 +99,8 @@ class MemoryNetwork(Model):
     ) -> Float[Tensor, "batch labels"]:
         """Return the logits of the answers.
 
-        Words with id 0 are padding; `lengths` are the numbers of sentences, without them no story is padded.
+        Words with id 0 are padding. `lengths` are the numbers of sentences; if it is omitted, stories are assumed to be
+        unpadded.
         """
         if story.ndim != 3 or question.ndim != 2 or len(story) != len(question):
             raise ShapeError(
@@ -123,8 +124,8 @@ class MemoryNetwork(Model):
     def encode(self, tokens: Int[Tensor, "rows words"]) -> Float[Tensor, "rows matrices dim"]:
         """Return the encodings of sentences with each embedding matrix.
 
-        l_jk = a_j + (k / d) b_j with a_j = 1 - j / J and b_j = 2j / J - 1, so that the encoding is
-        sum_j a_j X x_j + (k / d) sum_j b_j X x_j, two sums of embeddings with scalar weights.
+        l_jf = a_j + (f / d) b_j with a_j = 1 - j / J and b_j = 2j / J - 1, so that feature f of the encoding is that of
+        sum_j a_j X x_j + (f / d) sum_j b_j X x_j, two sums of embeddings with scalar weights.
         """
         weight, valid = self.embed.weight, (tokens != PADDING).to(self.embed.weight.dtype)
         if not self.config.position_encoding:
@@ -137,8 +138,8 @@ class MemoryNetwork(Model):
             for weights in (1 - j, 2 * j - 1)
         )
         a, b = (bag.unflatten(-1, (self.matrices, self.config.dim)) for bag in sums)
-        k = torch.arange(1, self.config.dim + 1, device=tokens.device, dtype=weight.dtype)
-        return a + k / self.config.dim * b
+        f = torch.arange(1, self.config.dim + 1, device=tokens.device, dtype=weight.dtype)
+        return a + f / self.config.dim * b
 
     def _ages(self, lengths: Int[Tensor, "batch"], sentences: int) -> Int[Tensor, "batch sentences"]:
         """Return the number of sentences after each one, with random gaps in training."""

@@ -1,20 +1,21 @@
 """Neural Turing machines (Graves, Wayne and Danihelka 2014): a controller with a memory that it can address.
 
-    h_t = controller([x_t ; r_{t-1}], h_{t-1})              tanh(W [x_t ; r_{t-1}] + b), or an LSTM
+    h_t = tanh(W_h [x_t ; r_{t-1}] + b_h)                   the controller, or h_t = LSTM([x_t ; r_{t-1}], h_{t-1})
     w_t = address(h_t, M_{t-1}, w_{t-1}),   M_t(i) = M_{t-1}(i) * (1 - w_t(i) e_t) + w_t(i) a_t          the write head
     v_t = address(h_t, M_t, v_{t-1}),       r_t = sum_i v_t(i) M_t(i)                                     the read head
-    y_t = W [h_t ; r_t] + b
+    y_t = W_y [h_t ; r_t] + b_y
 
 M_t(i) is the content of location i, w_t and v_t are attention weights over the locations, and e_t (sigmoid) and a_t
-(tanh) are the vectors that the write head erases and adds, linear in h_t before the activation. With several read
-heads, r_t is the concatenation of theirs; several write heads all erase before any of them adds (`WriteHeads`).
+(tanh) are the vectors that the write head erases and adds, linear in h_t before the activation; * is the elementwise
+product. With several read heads, r_t is the concatenation of theirs; several write heads all erase before any of them
+adds (`WriteHeads`).
 
-`address` is attention with the locations as keys: by content alone, w = softmax_i(beta cos(k, M(i))) with a key k
-(tanh) and a strength beta (softplus) computed from h_t, or by content and location, which can also keep the previous
-weights or shift them (`qkv.attention.addressing`). Initially, M_0(i) = 10^-6 and r_0 = 0; w_0 and v_0 are learned, or
-uniform by content alone. Unlike an LSTM's cells, the memory lets a machine generalize to longer sequences than in
-training: only w_0 and v_0 depend on the number of locations. `qkv.watch` records the heads as "write_heads" and
-"read_heads": a row for each step, over the locations.
+`address` is attention over the locations: by content alone, w = softmax_i(beta cos(k, M(i))), where the query k (tanh;
+the paper calls it a key) and the strength beta (softplus) are computed from h_t; or by content and location, which can
+also keep the previous weights or shift them (`Heads.address`). Initially, M_0(i) = 10^-6 and r_0 = 0; w_0 and v_0 are
+learned, or uniform if addressing is by content alone. A trained machine can be given more locations, for longer
+sequences than in training: of its parameters, only w_0 and v_0 depend on their number. `qkv.watch` records the heads as
+"write_heads" and "read_heads": a row for each step, over the locations.
 """
 
 from collections.abc import Callable, Sequence
@@ -95,7 +96,7 @@ class NTM(SequenceModel[State]):
         self.write_heads = WriteHeads(config.write_heads, config)
         self.read_heads = ReadHeads(config.read_heads, config)
         self.head_params = nn.Linear(config.hidden_dim, self.write_heads.param_count + self.read_heads.param_count)
-        self.readout = nn.Linear(config.hidden_dim + read_dim, config.output_dim)  # W and b
+        self.readout = nn.Linear(config.hidden_dim + read_dim, config.output_dim)  # W_y and b_y
 
     def init_state(self, batch: int) -> State:
         """Return the state before the first step (see `SequenceModel`)."""
@@ -152,19 +153,19 @@ class LSTMController(nn.Module):
 
 
 class FeedForwardController(nn.Module):
-    """h_t = tanh(W [x_t ; r_{t-1}] + b)."""
+    """h_t = tanh(W_h [x_t ; r_{t-1}] + b_h)."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
-        self.layer = nn.Linear(inputs, hidden)
+        self.layer = nn.Linear(inputs, hidden)  # W_h and b_h
 
     def init_state(self, batch: int) -> tuple[LayerState, ...]:
         return ()
 
     def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> StepFunction:
-        """Return a step function, with W x of all steps computed at once."""
+        """Return a step function, with W_h x of all steps computed at once."""
         w_x, w_read = self.layer.weight.split((x.shape[-1], self.layer.in_features - x.shape[-1]), dim=1)
-        # Each call of `linear` returns W [x_t ; r_{t-1}] + b of the next step: it adds W r_{t-1} to the rest.
+        # Each call of `linear` returns W_h [x_t ; r_{t-1}] + b_h of the next step: it adds W_h r_{t-1} to the rest.
         linear = StepLinear(F.linear(x.transpose(0, 1), w_x, self.layer.bias), w_read)
         return lambda state, read: (linear(read).tanh(), [])
 
@@ -180,7 +181,7 @@ class Heads(nn.Module):
         if self.by_location:
             self.address_sizes |= {"gate": 1, "sharpening": 1, "shift": 2 * config.max_shift + 1}
         self.param_count = heads * sum(self.address_sizes.values())
-        # The controller emits the strength beta at each step, so the score's own scale is not learned.
+        # The controller computes the strength beta at each step, so the score's own scale is fixed at 1.
         self.attend = Attend(Cosine(heads=heads).requires_grad_(False), heads=heads)
         self.initial_logits = nn.Parameter(torch.zeros(heads, config.locations)) if self.by_location else None  # of w_0
         if self.initial_logits is not None:
@@ -200,10 +201,15 @@ class Heads(nn.Module):
         values: Float[Tensor, "batch locations value_dim"],
         previous: Weights,
     ) -> Float[Tensor, "batch heads value_dim"]:
-        """Return sum_i w(i) value_i of each head, with the weights w given by `params` and the previous weights."""
+        """Return sum_i w(i) value_i of each head, with weights w from `params` and the previous weights:
+
+        w_c = softmax_i(beta cos(k, M(i)))                                      by content, with the strength beta
+        w_g = g w_c + (1 - g) w_previous                                        gate g
+        w'(i) = sum_j w_g(j) s(i - j),   w(i) = w'(i)^gamma / sum_j w'(j)^gamma   circular shift s, sharpening gamma
+        """
         parts = params.unflatten(1, (self.heads, 1, -1)).split(tuple(self.address_sizes.values()), dim=-1)
         part = dict(zip(self.address_sizes, parts, strict=True))  # each [batch, heads, 1, size]
-        key, strength = part["key"].tanh(), F.softplus(part["strength"][..., 0])
+        k, strength = part["key"].tanh(), F.softplus(part["strength"][..., 0])
         if self.by_location:
             gate = part["gate"][..., 0].sigmoid()
             sharpening = 1 + F.softplus(part["sharpening"][..., 0])
@@ -213,7 +219,7 @@ class Heads(nn.Module):
             shift = torch.ones_like(part["strength"])
         # The align function, from scores to weights. It depends on the step, so it is built for each call.
         align = Addressing(previous[:, :, None], gate, shift, sharpening, strength)
-        return self.attend(key, memory[:, None], values[:, None], align=align).output[:, :, 0]
+        return self.attend(k, memory[:, None], values[:, None], align=align).output[:, :, 0]
 
 
 class ReadHeads(Heads):

@@ -507,9 +507,9 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def require_matrix_size(rows: int, columns: int) -> None:
-    """Raise ConfigError if a weight matrix has more than 2^34 elements, 64 GiB in float32."""
-    require(rows * columns <= 2**34, f"a matrix of {rows} x {columns} elements is too large")
+def require_matrix_size(rows: int, columns: int, key: str = "dim") -> None:
+    """Raise ConfigError if a weight matrix whose size depends on `key` has more than 2^34 elements (64 GiB)."""
+    require(rows * columns <= 2**34, f"{key}: a matrix of {rows} x {columns} is too large")
 
 
 def require_names(label_names: Sequence[str], labels: int) -> None:

@@ -93,7 +93,7 @@ class LinformerConfig(Config):
         require(self.rank <= self.max_length, f"rank {self.rank} must be at most max_length {self.max_length}")
         widest = max(self.vocab_size, self.labels, self.ffn_dim or 4 * self.dim, self.max_length, 3 * self.dim)
         require_matrix_size(self.dim, widest)
-        require_matrix_size(self.heads * self.rank, self.max_length)  # E of all heads
+        require_matrix_size(self.heads * self.rank, self.max_length, "rank")  # E of all heads
         require(
             self.position.name == "none" or is_encoding(self.position),  # added to the embeddings
             f"position {self.position.name!r} acts inside self-attention, but projected keys have no position: choose "

@@ -108,7 +108,7 @@ class ShowAttendTellConfig(Config):
         self.encoder.cls.check_options(self.feature_dim, self.encoder.options)
         most = max(self.channels * self.stride**2, self.positions, 4 * self.feature_dim, self.hidden_dim)
         widest = max(self.feature_dim, self.hidden_dim, self.embedding_dim)
-        require_matrix_size(widest, max(most, self.vocab_size))
+        require_matrix_size(widest, max(most, self.vocab_size), "feature_dim, hidden_dim or embedding_dim")
 
     @property
     def stride(self) -> int:

@@ -45,7 +45,7 @@ SMALL = {
     "show_attend_tell": {"height": 8, "width": 8, "encoder": {"name": "cnn", "filters": (4,)}, "feature_dim": 4,
                          "embedding_dim": 4, "hidden_dim": 6},
     "linformer": {"dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8, "max_length": 6, "rank": 2},
-    "lstm_memory": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4},
+    "lstm_baseline": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4},
     "memory_network": {"dim": 4, "max_memories": 3},
     "ntm": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4, "locations": 5, "location_dim": 3},
     "snail": {

@@ -9,7 +9,7 @@ from qkv.datasets.corpora.synthetic.bit_sequences import Copy, RepeatCopy
 from qkv.errors import InputError
 from qkv.hub.model_folder import save_model
 from qkv.interpret.memory_probe import MemoryProbe
-from qkv.models.memory.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.memory.lstm_baseline import LSTMBaseline, LSTMBaselineConfig
 from qkv.models.memory.ntm import NTM, NTMConfig
 
 PUZZLE = Copy(bits=3)
@@ -42,6 +42,6 @@ def test_trace_has_the_weights_and_outputs_of_every_step():
 def test_another_puzzle_or_a_model_without_memory_is_an_error(tmp_path):
     with pytest.raises(InputError, match="5 inputs"):
         MemoryProbe(machine(), RepeatCopy())
-    save_model(LSTMMemory(LSTMMemoryConfig(input_dim=5, output_dim=3)), None, tmp_path)
-    with pytest.raises(InputError, match="LSTMMemory"):
+    save_model(LSTMBaseline(LSTMBaselineConfig(input_dim=5, output_dim=3)), None, tmp_path)
+    with pytest.raises(InputError, match="LSTMBaseline"):
         MemoryProbe(tmp_path, PUZZLE, "cpu")

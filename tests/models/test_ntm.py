@@ -12,7 +12,7 @@ import qkv
 from qkv.errors import InputError, ShapeError
 from qkv.hub import load
 from qkv.hub.model_folder import save_model
-from qkv.models.memory.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.memory.lstm_baseline import LSTMBaseline, LSTMBaselineConfig
 from qkv.models.memory.ntm import INITIAL_MEMORY, NTM, NTMConfig
 from qkv.nn.interfaces import select
 
@@ -287,7 +287,7 @@ def test_invalid_configs_raise(wrong, words):
 @pytest.mark.parametrize("shape", [(2, 0, 3), (2, 5, 4)])
 @pytest.mark.parametrize("kind", ["machine", "network"])
 def test_inputs_of_invalid_shape_raise(shape, kind):
-    model = make() if kind == "machine" else LSTMMemory(LSTMMemoryConfig(input_dim=3, output_dim=2)).double()
+    model = make() if kind == "machine" else LSTMBaseline(LSTMBaselineConfig(input_dim=3, output_dim=2)).double()
     with pytest.raises(ShapeError, match="expected"):
         model(torch.zeros(shape, dtype=torch.float64))
 

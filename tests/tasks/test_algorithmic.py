@@ -13,7 +13,7 @@ from qkv.cli.commands.evaluate import evaluate
 from qkv.datasets.corpora.synthetic.bit_sequences import Copy, Puzzle, RepeatCopy, Sequences, Stream
 from qkv.datasets.dataset import Dataset, SequenceDataset
 from qkv.errors import InputError
-from qkv.models.memory.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.memory.lstm_baseline import LSTMBaseline, LSTMBaselineConfig
 from qkv.models.memory.ntm import NTM, NTMConfig
 from qkv.tasks.algorithmic import AlgorithmicTask, SequenceBatch
 from qkv.training import job
@@ -130,7 +130,7 @@ def eight() -> SequenceBatch:
 def build_model(kind: str, task: AlgorithmicTask) -> Any:
     torch.manual_seed(0)
     return (
-        LSTMMemory(LSTMMemoryConfig(input_dim=5, output_dim=3, hidden_dim=24))
+        LSTMBaseline(LSTMBaselineConfig(input_dim=5, output_dim=3, hidden_dim=24))
         if kind == "baseline"
         else small(task, controller=kind)
     )

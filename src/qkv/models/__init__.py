@@ -19,4 +19,4 @@ from qkv.models import (  # noqa: F401  (imported to be registered)
     vit,
     whisper,
 )
-from qkv.models.memory import lstm_memory, memory_network, ntm  # noqa: F401
+from qkv.models.memory import lstm_baseline, memory_network, ntm  # noqa: F401

@@ -7,13 +7,13 @@ from torch import nn
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.hub.model_folder import save_model
-from qkv.models.memory.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.memory.lstm_baseline import LSTMBaseline, LSTMBaselineConfig
 from qkv.training.recipe import read_recipe
 
 
-def make() -> LSTMMemory:
+def make() -> LSTMBaseline:
     torch.manual_seed(0)
-    return LSTMMemory(LSTMMemoryConfig(input_dim=3, output_dim=2, hidden_dim=5, layers=2)).eval()
+    return LSTMBaseline(LSTMBaselineConfig(input_dim=3, output_dim=2, hidden_dim=5, layers=2)).eval()
 
 
 def test_it_matches_a_pytorch_lstm_with_a_linear_layer():
@@ -57,4 +57,4 @@ def test_recipes_give_lstm_and_ntm_similar_parameter_counts():
 @pytest.mark.parametrize("wrong", [{"hidden_dim": 0}, {"layers": 1025}, {"hidden_dim": 2**25}])
 def test_invalid_configs_raise(wrong):
     with pytest.raises(InputError, match=f"{next(iter(wrong))} must be"):
-        LSTMMemoryConfig(**wrong)
+        LSTMBaselineConfig(**wrong)

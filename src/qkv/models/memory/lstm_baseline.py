@@ -17,7 +17,7 @@ from qkv.registry import register
 from qkv.types import Float, Tensor
 
 
-class LSTMMemoryConfig(Config):
+class LSTMBaselineConfig(Config):
     """Sizes of the network; the default input and output are those of the copy task."""
 
     input_dim: Size = 10  # size of the input of a step; set by the data
@@ -33,14 +33,14 @@ class State:
     hidden: Float[Tensor, "batch layers state_dim"]  # h_t and c_t
 
 
-@register("model", "lstm_memory")
-class LSTMMemory(SequenceModel[State]):
+@register("model", "lstm_baseline")
+class LSTMBaseline(SequenceModel[State]):
     """Stacked LSTM with a linear readout."""
 
-    config_class = LSTMMemoryConfig
+    config_class = LSTMBaselineConfig
     description = "LSTM (Hochreiter and Schmidhuber 1997): the baseline of the neural Turing machine"
 
-    def __init__(self, config: LSTMMemoryConfig) -> None:
+    def __init__(self, config: LSTMBaselineConfig) -> None:
         super().__init__()
         self.config = config
         self.recurrent = Recurrent("lstm", config.input_dim, config.hidden_dim, config.layers)

@@ -229,7 +229,7 @@ class Embedding(nn.Module):
     ) -> Float[Tensor, "batch length dim"]:
         x = self.tokens(tokens) + (self.segments.weight[0] if segments is None else self.segments(segments))
         if self.positions is not None:
-            x = self.positions.add_to(x)
+            x = self.positions.add_to(x)  # x + P, or sqrt(d) x + P for sinusoidal positions
         return self.dropout(self.norm(self.depths(x, tree)))  # depths(x, tree): x + D[...], or x without tree depth
 
 

@@ -6,11 +6,11 @@
     u^0 = U e,   u^l = conv(u^{l-1}) (+) u^{l-1},   z = V u^M     encoder of M layers; conv is centered: s = r or r + 1
     x^0 = T g                                               decoder of L layers
     h   = conv(x^{l-1})                                     decoder layer l; conv is causal: s = 0
-    d_i = W h_i (+) g_i                                     query; g_i is the embedding of the token at i
+    d_i = W h_i (+) g_i                                     query; g_i is the embedding of target token i
     a_i = softmax_j(d_i . z_j)                              attention over the n source tokens
     c_i = sqrt(n) sum_j a_ij (z_j (+) e_j)
     x^l = (h (+) O c) (+) x^{l-1}                           residual
-    p(y_{i+1}) = softmax(E R x^L_i)
+    p(token i + 1) = softmax(E R x^L_i)
 
 * is the elementwise product, and u (+) v is (u + v) sqrt(1/2). Every layer is initialized to preserve the variance of
 its input (`qkv.nn.conv`). All matrices have biases; those of different layers are different. All decoder layers attend

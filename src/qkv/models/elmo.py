@@ -254,7 +254,7 @@ class Elmo(TextEncoder):
 
 
 class ProjectedBiLSTM(nn.Module):
-    """LSTM with projection in both directions, which are computed together."""
+    """LSTM with projection in both directions; `scan` runs both over all words."""
 
     forget_bias: Tensor
 

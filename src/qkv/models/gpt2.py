@@ -181,6 +181,7 @@ class GPT2(LanguageModel[State]):
     ) -> Float[Tensor, "batch length dim"]:
         """Return h_0; `positions` are those of all tokens, or that of the first."""
         x = self.embed(tokens)
+        # add_to: x + P, or sqrt(d) x + P for sinusoidal positions
         return self.dropout(x if self.positions is None else self.positions.add_to(x, positions))
 
 

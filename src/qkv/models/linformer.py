@@ -172,7 +172,7 @@ class Embedding(nn.Module):
     def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
         x = self.tokens(tokens)
         if self.positions is not None:
-            x = self.positions.add_to(x)
+            x = self.positions.add_to(x)  # x + P, or sqrt(d) x + P for sinusoidal positions
         return self.dropout(self.norm(x))
 
 

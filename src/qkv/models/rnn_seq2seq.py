@@ -28,8 +28,8 @@ decoder = "bahdanau"    Bahdanau, Cho and Bengio (2015): attention with the prev
 
 decoder = "luong"       Luong, Pham and Manning (2015): attention with the new state, after the recurrence
     s_t = RNN([y_{t-1} ; o_{t-1}], s_{t-1})            with input feeding, else s_t = RNN(y_{t-1}, s_{t-1})
-    a_ti = softmax_i(score(s_t, h_i)),   score(s, h) = s . h (dot), s W_a h (bilinear), v_a . tanh(W_a [s ; h]) (concat)
-                                                       or (W_a s)_i (location)
+    a_ti = softmax_i(score(s_t, h_i)),                 with a score of the paper, or any other:
+           dot: s . h,   bilinear: s W_a h,   concat: v_a . tanh(W_a [s ; h]),   location: (W_a s)_i
     c_t = sum_i a_ti h_i
     o_t = tanh(R [s_t ; c_t])                          the attentional state
 """
@@ -129,7 +129,7 @@ class RNNSeq2SeqConfig(Config):
 
 @dataclass(frozen=True)
 class Memory:
-    """Encoded source; each decoder step replaces `source` and `pointer`."""
+    """Encoded source, and what changes with each target token: the coverage, in `source`, and the pointer."""
 
     final: Float[Tensor, "batch layers features"]  # h_final of each layer
     source: EncodedSource | None  # h_i, their keys, coverage so far, tokens to copy; None for the plain decoder
@@ -248,7 +248,7 @@ class RNNDecoder(nn.Module, ABC):
 
 
 class PlainDecoder(RNNDecoder):
-    """s_t = RNN([y_{t-1} ; c], s_{t-1}),   o_t = tanh(R [s_t ; y_{t-1} ; c]), with all steps in one call."""
+    """s_t = RNN([y_{t-1} ; c], s_{t-1}),   o_t = tanh(R [s_t ; y_{t-1} ; c]);   without c if context = "initial"."""
 
     def __init__(self, config: RNNSeq2SeqConfig, encoder: SourceEncoder) -> None:
         context_dim = 0 if config.context == "initial" else encoder.dim
@@ -265,7 +265,7 @@ class PlainDecoder(RNNDecoder):
 
 
 class AttentionDecoder(RNNDecoder):
-    """Base class of decoders with attention over the source."""
+    """Base class of decoders with attention over the source; `input_dims` are the sizes that `RNNDecoder` takes."""
 
     def __init__(self, config: RNNSeq2SeqConfig, encoder: SourceEncoder, *input_dims: int) -> None:
         super().__init__(config, encoder, *input_dims)
@@ -285,7 +285,7 @@ class BahdanauDecoder(AttentionDecoder):
 
     def forward(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
         rnn_step = self.rnn.unroll(y)  # computes W y of all steps; each call of rnn_step runs the next step
-        layers = self.rnn.unpack_state(state.hidden)
+        layers = self.rnn.unpack_state(state.hidden)  # (hidden,) of each layer, or (hidden, cell) for an LSTM
         source = state.memory.source
         states, contexts = [], []
         for step in step_numbers(state.step, y.shape[1]):
@@ -324,7 +324,7 @@ class LuongDecoder(AttentionDecoder):
         rnn_step = self.rnn.unroll(y)  # computes W y of all steps; each call of rnn_step runs the next step
         # StepLinear: the same linear layer, one step per call; the gradient of W is one product over all steps
         pre_output = StepLinear.from_linear(self.pre_output, y.shape[1], y.shape[0])
-        layers = self.rnn.unpack_state(state.hidden)
+        layers = self.rnn.unpack_state(state.hidden)  # (hidden,) of each layer, or (hidden, cell) for an LSTM
         source = state.memory.source
         o, outputs = state.attentional_state, []
         for step in step_numbers(state.step, y.shape[1]):

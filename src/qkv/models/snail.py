@@ -1,7 +1,7 @@
 """SNAIL, a simple neural attentive meta-learner (Mishra, Rohaninejad, Chen and Abbeel 2018).
 
 An episode is one sequence: temporal convolutions aggregate the past of each position, and attention selects from it.
-Each block concatenates its output to its input, so that every later block sees all of it.
+Each block concatenates its output to its input, so that later blocks receive the outputs of all earlier ones.
 
     [q_t ; k_t ; v_t] = W x_t + b                                                            query, key and value
     Attention(x)_t   = [x_t ; sum_{s <= t} a_ts v_s],   a_t = softmax_{s <= t}(q_t . k_s / sqrt(d))

@@ -70,7 +70,7 @@ class WhisperConfig(Config):
     pad_token: NonNegativeInt | None = None
     suppress_tokens: TokenIds = ()  # never generated
     begin_suppress_tokens: TokenIds = ()  # not generated as the first token after the prompt
-    alignment_heads: Heads = ()  # (decoder layer, head) whose cross-attention follows the speech
+    alignment_heads: Heads = ()  # (decoder layer, head) pairs whose cross-attention aligns tokens with the audio
 
     @model_validator(mode="after")
     def _check(self) -> "WhisperConfig":

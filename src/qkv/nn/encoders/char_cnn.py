@@ -17,7 +17,7 @@ PRIME = 1099511628211  # p of the hash, from FNV
 
 
 class CharCNN(nn.Module):
-    """x = P H(max_k relu(C * e)_k): the vector of a word from its characters (Kim et al. 2016).
+    """x = P H(max_k relu(conv(e))_k): the vector of a word from its characters e (Kim et al. 2016).
 
     Max-pooled activations are never negative, so a component common to all words can outweigh their differences;
     `normalize` adds layer normalization before H. `filters` are pairs of kernel width and number of features.

@@ -80,7 +80,7 @@ class ImageEncoder(nn.Module):
 
 @register("image_encoder", "cnn")
 class Convolutions(Backbone):
-    """x = gelu(norm(C x)) for each layer: 4 x 4 convolutions with stride 2.
+    """x = gelu(norm(conv(x))) for each layer: 4 x 4 convolutions with stride 2.
 
     Group normalisation (Wu and He 2018) makes an image's features independent of the rest of the batch.
     """

@@ -168,7 +168,7 @@ class Bert(TextEncoder):
     ) -> Float[Tensor, "batch length dim"]:
         """Return h_L of each token. `segments` default to 0; positions beyond a row's length are masked.
 
-        `mask` masks further positions. Heads that read the first token need right padding (`lengths`).
+        `mask` masks further positions. Heads on the pooled vector use the first token, so padding must be on the right.
         """
         check_tree_input(self.config.tree, tree)
         if lengths is not None:

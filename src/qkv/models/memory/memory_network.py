@@ -9,12 +9,12 @@ weighted sums of the embeddings of their words, and each hop attends to the sent
     c_i = encode(C^k; x_i) + T_C^k(n - i)                                            values of hop k
     p   = softmax_i(u^k . m_i),   o^k = sum_i p_i c_i
     u^{k+1} = u^k + o^k                        adjacent tying:  A^{k+1} = C^k, T_A^{k+1} = T_C^k, B = A^1
-    u^{k+1} = H u^k + o^k                      layer-wise tying: A^1 = A^2 = ..., C^1 = C^2 = ..., B of its own
+    u^{k+1} = H u^k + o^k                      layer-wise tying: A^1 = A^2 = ..., C^1 = C^2 = ..., B is separate
     p(answer) = softmax(W u^{K+1})
 
-The temporal encoding T has a vector for each number of sentences between a memory and the question. As a regularizer,
-a training story gets gaps in its numbering, as if empty memories were inserted at random (`time_noise`). W is not tied
-to C^K: an answer may consist of several words, joined into one label.
+* is the elementwise product. The temporal encoding T has a vector for each number of sentences between a memory and the
+question. As a regularizer, a training story gets gaps in its numbering, as if empty memories were inserted at random
+(`time_noise`). W is not tied to C^K: an answer may consist of several words, joined into one label.
 """
 
 from typing import Literal

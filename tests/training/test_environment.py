@@ -47,6 +47,15 @@ def test_counting_does_not_change_the_state_carried_by_a_language_model(tiny_tex
     assert not task.carried_state()
 
 
+@pytest.mark.parametrize("operator", environment.SDPA)
+def test_attention_with_fewer_key_heads_counts_every_query_head(operator):
+    query, key = torch.empty(2, 6, 5, 8, device="meta"), torch.empty(2, 3, 7, 8, device="meta")
+    arguments = {"flash": (), "efficient": (None, False), "cudnn": (None, False)}[operator.split("_")[4]]
+    with environment._operation_counter() as counter:
+        getattr(torch.ops.aten, operator)(query, key, key, *arguments)
+    assert counter.get_total_flops() == 2 * (2 * 2 * 6 * 5 * 7 * 8)  # two products of 2 * 6 * 5 * 7 * 8 multiply-adds
+
+
 @pytest.mark.parametrize("has_products", [True, False])
 @pytest.mark.parametrize(("precision", "large", "expected"), [
     ("auto", True, "bfloat16"), ("auto", False, "float32"),

@@ -1,10 +1,12 @@
-"""Options of training that change the loss over the run: R-Drop, and hard attention that begins soft."""
+"""R-Drop, and modules that change during training."""
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention import Hard
+from qkv import registry
+from qkv.attention import Align
 from qkv.datasets.batching import IGNORE
 from qkv.models.rnn_seq2seq import RNNSeq2Seq
 from qkv.tasks.base.task import train_tokenizer
@@ -41,15 +43,18 @@ def test_r_drop_adds_the_divergence_of_two_passes_with_different_dropout(tiny, d
     torch.testing.assert_close(task.loss(model, batch), plain)
 
 
-def test_training_sets_the_progress_of_annealed_attention(tiny, tmp_path, monkeypatch):
-    real, progress = Hard.set_progress, []
+def test_training_sets_the_progress_of_modules_that_depend_on_it(tiny, tmp_path, monkeypatch):
+    progress = []
 
-    def record(self, done):
-        progress.append(done)
-        real(self, done)
+    class Recording(nn.Module, Align):  # an align function from outside the package
+        def compute_weights(self, inputs):
+            return inputs.scores.softmax(dim=-1)
 
-    monkeypatch.setattr(Hard, "set_progress", record)
-    align = {"name": "hard", "anneal": 0.5}
+        def set_progress(self, done):
+            progress.append(done)
+
+    monkeypatch.setitem(registry._classes["align"], "recording", Recording)
+    align = {"name": "recording"}
     recipe = tiny.replace(model=tiny.model.replace(align=align), train=tiny.train.replace(epochs=1))
     done = job.begin(recipe, tmp_path / "run", "cpu", force=True)
     assert len(progress) == done.state.step

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import nn
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 Source = Int[Tensor, "batch source"] | Float[Tensor, "batch source features"]  # token ids, or features of speech
 Memory = TypeVar("Memory")
 State = TypeVar("State")
+
+
+@runtime_checkable
+class ProgressDependent(Protocol):
+    """A module that changes during training, such as annealed attention."""
+
+    def set_progress(self, done: float) -> None:
+        """Set the fraction of the training that is over; the training loop calls it before each step."""
 
 
 class Model(nn.Module):

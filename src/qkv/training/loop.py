@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import record_function
 
-from qkv.attention import Hard
 from qkv.config import build
 from qkv.errors import InputError, NotFinite
 from qkv.hub import Network
 from qkv.hub.model_folder import checkpoint_path
 from qkv.hub.tensors import WEIGHTS, read_tensors
+from qkv.nn.interfaces import ProgressDependent
 from qkv.runtime.device import random_state, restore_random_state
 from qkv.runtime.files import remove_folder
 from qkv.tasks.base.task import Task
@@ -134,7 +134,7 @@ class Trainer:
         self.train_step = build_train_step(task, model, config, self.environment)
         if average is not None and sharded:
             shard(average)
-        self.annealed = [layer for layer in model.modules() if isinstance(layer, Hard) and layer.anneal]
+        self.progress_dependent = [module for module in model.modules() if isinstance(module, ProgressDependent)]
         self.optimizer = build_optimizer(model, config)
         self.guarded_update = GuardedUpdate(self.optimizer, config, model.device)
         self.pending: deque[PendingReport] = deque()
@@ -166,8 +166,8 @@ class Trainer:
         batches = Prefetcher(self.task, steps, self.model.device, config.accumulate, filled=self.environment.graphs)
         for step, batch in batches:
             rate = learning_rate(config, self.state.step, step.start)
-            for layer in self.annealed:
-                layer.set_progress(step.start)
+            for module in self.progress_dependent:
+                module.set_progress(step.start)
             self.update(batch, batches, rate)
             tokens += batch.tokens
             now = time.monotonic()

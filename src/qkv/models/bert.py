@@ -256,7 +256,7 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, tree: TreePositions | None = None
     ) -> Float[Tensor, "batch length dim"]:
-        # before(x): x.   after(x, y): LN(x + y); without norm, the LN is left out, without residual, the x.
+        # before(x): x.   after(x, y): LN(x + y); norm = "none" omits LN; residual = false omits the x.
         # distances(tree): K[r] and V[r], which replace the position of the constructor; None without tree distances.
         attended, _ = self.attention(self.attention_norm.before(x), mask, position=self.distances(tree))
         x = self.attention_norm.after(x, self.dropout(attended))

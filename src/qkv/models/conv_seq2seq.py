@@ -13,7 +13,7 @@
     p(token i + 1) = softmax(E R x^L_i)
 
 * is the elementwise product, and u (+) v is (u + v) sqrt(1/2). Every layer is initialized to preserve the variance of
-its input (`qkv.nn.conv`). All matrices have biases; those of different layers are different. All decoder layers attend
+its input (`qkv.nn.conv`). All matrices have biases, and each layer has its own. All decoder layers attend
 to z, so the gradient of z is divided by L (that of e is not). z and e come from the convolutional encoder of the paper
 or from another one of `qkv.nn.encoders`.
 """

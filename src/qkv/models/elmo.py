@@ -15,12 +15,12 @@ with an optional head:
     classifier       Q pool(r_1 .. r_n)         the label of the text; pool: the mean, or attention (`qkv.nn.pooling`)
 
 The heads with labels, tagger and classifier, have gamma and a, and optionally word embeddings v_t and the LSTM. Without
-them, the output is the mean over j of [forward y^j ; backward y^j]. With mix = "top", only y^L is used.
+a label head, the output is the mean over j of [forward y^j ; backward y^j]. With mix = "top", only y^L is used.
 
 * is the elementwise product, and max_k is over the positions of the characters. Every matrix but R has a bias, and 1 is
-added to that of f. In training, the y^{j-1} of the equations are after dropout. Both directions share the character
-encoder and the readout O. Every sentence is wrapped in begin and end words; the network adds and removes them. The
-weights have the layout of the released files, with the gates in the order i, g, f, o.
+added to that of f. In training, the inputs y^{j-1} of the layers and y^L of O are after dropout. Both directions share
+the character encoder and the readout O. Every sentence is wrapped in begin and end words; the network adds and removes
+them. The weights have the layout of the released files, with the gates in the order i, g, f, o.
 """
 
 from dataclasses import dataclass

@@ -122,8 +122,8 @@ class LSTMNLayer(nn.Module):
         self.hidden = hidden = config.hidden_dim
         self.span = config.span
         self.parts = (hidden, 3 * hidden, hidden)  # of the query, the gates i, f and o, and ^c
-        self.input_proj = nn.Linear(input_dim, sum(self.parts))  # W_x and the gates' W, for x_t
-        self.read_proj = nn.Linear(hidden, sum(self.parts), bias=False)  # W_~h and the gates' W, for ~h_t
+        self.input_proj = nn.Linear(input_dim, sum(self.parts))  # W_x, and the W of the gates and of ^c, for x_t
+        self.read_proj = nn.Linear(hidden, sum(self.parts), bias=False)  # W_~h, and the W of the gates and of ^c
         score, align = build_score(config), config.align.build(config.sizes)
         self.attend = Attend(score, align, backend=config.backend, heads=1)
         with torch.no_grad():

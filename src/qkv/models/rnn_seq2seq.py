@@ -79,7 +79,7 @@ class RNNSeq2SeqConfig(Config):
     copying: bool = False  # copy source tokens: pointer-generator (See et al. 2017; `qkv.nn.copying`)
     pointer: bool = False  # add the encoder state of the next source word to the target embeddings, for parsing
     consuming_tokens: ConsumingTokens = ()  # after these target tokens, the pointer moves to the next source word
-    tie_embeddings: bool = False  # tie target embedding and readout, and source embedding if the vocabulary is shared
+    tie_embeddings: bool = False  # tie target embedding and readout, and source embedding if the sizes are equal
     scheduled_sampling: Probability = 0.0  # probability of feeding the model's own token in training
     dropout: Rate = 0.1  # dropout of embeddings, between layers and of o_t
     context_dropout: Rate | None = None  # dropout of the encoder states h_i; None: same as dropout
@@ -129,7 +129,7 @@ class RNNSeq2SeqConfig(Config):
 
 @dataclass(frozen=True)
 class Memory:
-    """Encoded source, and what changes with each target token: the coverage, in `source`, and the pointer."""
+    """Encoded source, plus what each target token updates: the coverage (in `source`) and the pointer."""
 
     final: Float[Tensor, "batch layers features"]  # h_final of each layer
     source: EncodedSource | None  # h_i, their keys, coverage so far, tokens to copy; None for the plain decoder
@@ -206,7 +206,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         y, pointer = add_next_word_state(self.pointer, y, tokens, state.memory.pointer)  # unchanged without a pointer
         o, state = self.decoder(y, replace(state, memory=replace(state.memory, pointer=pointer)))
         o = self.dropout(o)
-        # With copying, the logits are log p(y_t), and the source is returned without the weights a_t, which were used.
+        # With copying, the logits are log p(y_t) (`qkv.nn.copying`), and the weights a_t are dropped from the source.
         logits, source = mix_copy_distribution(self.copying, self.readout(o), o, state.memory.source)
         return logits, replace(state, memory=replace(state.memory, source=source), step=state.step + tokens.shape[1])
 

@@ -3,8 +3,8 @@
     forward_t = cell(x_t, forward_{t-1}),   backward_t = cell(x_t, backward_{t+1}),   h_t = [forward_t ; backward_t]
                                                                             (Schuster and Paliwal 1997)
 
-where cell is a tanh RNN, a GRU or an LSTM, or h_t = forward_t with one direction. In a stack of layers, x_t is h_t of
-the layer below. The heads are:
+where cell is a tanh RNN, a GRU or an LSTM. A unidirectional model has h_t = forward_t. In a stack of layers, x_t is h_t
+of the layer below. The heads, each W and b separate, are:
 
     tagger           W h_t + b                  the label of each token
     classifier       W pool(h_1 .. h_n) + b     the label of the text

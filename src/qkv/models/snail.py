@@ -42,7 +42,7 @@ class TrunkConfig(Config):
 
     key_dims: SizeList = (64, 256, 512)  # key size d of each attention block
     value_dims: SizeList = (32, 128, 256)  # value size of each attention block
-    filters: Size = 128  # number of filters of each temporal convolution
+    filters: Size = 128  # number of filters of each dense block
     score: ScoreTerm = Term("score", "scaled_dot")  # score of queries and keys
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
@@ -91,7 +91,7 @@ class SNAILPolicyConfig(TrunkConfig):
     length: Size = 10  # number of steps of an episode; set by the data
     key_dims: SizeList = (32, 32)  # key size d of each attention block
     value_dims: SizeList = (32, 32)  # value size of each attention block
-    filters: Size = 32  # number of filters of each temporal convolution
+    filters: Size = 32  # number of filters of each dense block
 
 
 @register("model", "snail")

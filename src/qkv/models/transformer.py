@@ -246,7 +246,7 @@ class Transformer(ParallelDecoder[Memory, State], EncoderDecoder[Memory, State])
 
 
 class Embedding(nn.Module):
-    """dropout(sqrt(d) * E[token] + PE[position] + D[tree depth])   (section 3.4)."""
+    """dropout(sqrt(d) * E[token] + PE[position] + D[tree depth])   (sections 3.4 and 3.5)."""
 
     def __init__(self, config: TransformerConfig, vocab_size: int, tree: TreeKind = "none") -> None:
         super().__init__()

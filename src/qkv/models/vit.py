@@ -6,9 +6,9 @@
 
 x_class is a learned vector, [. ; .] is a sequence of N + 1 vectors, and LN is layer normalization.
 
-Positions are learned by default. If an image has another size than in training, the learned positions of the grid of
-patches are interpolated (bicubic), as in the paper for fine-tuning at a higher resolution. Other positions, added or
-inside self-attention, number the class token first and then the patches, row by row.
+Positions are learned by default. If an image differs in size from the training images, the learned positions of the
+grid of patches are interpolated (bicubic), as in the paper for fine-tuning at a higher resolution. Other positions,
+added or inside self-attention, number the class token first and then the patches, row by row.
 
 With a `stem`, patches are cut from the output of a few convolutions instead of the image (the paper's hybrid; Xiao et
 al. 2021). Convolutions relate neighboring pixels from the start, which a Transformer has to learn from many images.
@@ -220,8 +220,8 @@ class PatchEmbedding(nn.Module):
             raise ShapeError(
                 f"images of {height} x {width} pixels cannot be cut into patches of {side} x {side} pixels"
             )
-        # b c (row y) (column x) -> b (row column) (c y x). A matrix product is exact in float32 on a GPU, too, where
-        # convolutions use TF32.
+        # b c (row y) (column x) -> b (row column) (c y x). A matrix product keeps full float32 precision on a GPU,
+        # where convolutions use TF32.
         patches = images.to(self.weight.dtype).unflatten(3, (-1, side)).unflatten(2, (-1, side))
         pixels = patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
         return F.linear(pixels, self.weight.flatten(1), self.bias), (height // side, width // side)

@@ -5,10 +5,9 @@
     v_t = address(h_t, M_t, v_{t-1}),       r_t = sum_i v_t(i) M_t(i)                                     the read head
     y_t = W_y [h_t ; r_t] + b_y
 
-M_t(i) is the content of location i, w_t and v_t are attention weights over the locations, and e_t (sigmoid) and a_t
-(tanh) are the vectors that the write head erases and adds, linear in h_t before the activation; * is the elementwise
-product. With several read heads, r_t is the concatenation of theirs; several write heads all erase before any of them
-adds (`WriteHeads`).
+M_t(i) is the content of location i, w_t and v_t are attention weights over the locations, and the erase vector e_t and
+the add vector a_t are linear functions of h_t followed by sigmoid and tanh; * is the elementwise product. With several
+read heads, r_t is the concatenation of theirs; several write heads all erase before any of them adds (`WriteHeads`).
 
 `address` is attention over the locations: by content alone, w = softmax_i(beta cos(k, M(i))), where the query k (tanh;
 the paper calls it a key) and the strength beta (softplus) are computed from h_t; or by content and location, which can
@@ -171,7 +170,7 @@ class FeedForwardController(nn.Module):
 
 
 class Heads(nn.Module):
-    """Attention heads over the memory, controlled by `param_count` outputs of the controller at each step."""
+    """Attention heads over the memory, controlled by `param_count` numbers at each step, linear in h_t."""
 
     def __init__(self, heads: int, config: NTMConfig) -> None:
         super().__init__()

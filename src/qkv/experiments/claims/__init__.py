@@ -1,0 +1,3 @@
+"""Claims of the lecture notes, one small file each; importing a file registers its claim."""
+
+from qkv.experiments.claims import scores  # noqa: F401  (imported to be registered)

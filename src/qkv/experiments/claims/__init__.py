@@ -1,3 +1,11 @@
 """Claims of the lecture notes, one small file each; importing a file registers its claim."""
 
-from qkv.experiments.claims import scores  # noqa: F401  (imported to be registered)
+from qkv.experiments.claims import (  # noqa: F401  (imported to be registered)
+    alignment,
+    complexity,
+    heads,
+    positions,
+    recurrence,
+    scores,
+    transformer,
+)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from qkv.errors import InputError
 from qkv.registry import nearest
 
+Curve = Mapping[int, float] | Mapping[float, float]  # y by x
+
 
 @dataclass(frozen=True)
 class Series:
@@ -29,7 +31,7 @@ class Sample:
     """What is measured with one seed: values by name, and curves by name as y by x."""
 
     values: Mapping[str, float] = field(default_factory=dict)
-    series: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
+    series: Mapping[str, Curve] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

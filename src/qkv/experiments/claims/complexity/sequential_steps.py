@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from qkv.experiments.claims.claim import Note, Panel, SampledClaim, Scale
-from qkv.experiments.claims.cost import Calls, longest_path, seconds
+from qkv.experiments.claims.cost import Calls, longest_path, seconds, threads
 from qkv.experiments.claims.measurements import Sample
 from qkv.experiments.claims.verdict import Exponent, Ratio
 from qkv.nn.multi_head import MultiHeadAttention
@@ -67,7 +67,7 @@ class SequentialSteps(SampledClaim):
     )  # fmt: skip
     limits = (
         "Self-attention has n^2 d operations: for long texts and few processors it is slower than an RNN. The times "
-        "are those of one layer of this width on this machine."
+        "are those of one layer of this width; on a CPU, of one thread, so that only vector units work in parallel."
     )
 
     def sample(self, scale: Scale, device: torch.device) -> Sample:
@@ -90,7 +90,8 @@ class SequentialSteps(SampledClaim):
         for length in LENGTHS[scale]:
             x = torch.randn(BATCH[scale], length, DIM, device=device)
             calls |= {(name, length): partial(train, layer, x) for name, layer in layers.items()}
-        times = seconds(calls, device, rounds=9)
+        with threads(1):
+            times = seconds(calls, device, rounds=9)
         curves = {name: {length: times[name, length] for length in LENGTHS[scale]} for name in layers}
         series = {f"sequential steps: {label}": curve for label, curve in steps.items()}
         series |= {f"training time: {name}": curve for name, curve in curves.items()}

@@ -9,9 +9,11 @@ from qkv.visualize.plotting import QUIET, TEXT, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 PANEL_WIDTH, PANEL_HEIGHT, ROW_HEIGHT = 4.0, 3.0, 0.42  # inches
+PLAIN_RATIO = 1000  # of the bounds of a logarithmic axis, below which its labels are plain numbers
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
@@ -86,6 +88,7 @@ def _draw_lines(axes: "Axes", panel: LinePanel) -> None:
             axes.minorticks_off()
     if panel.log_y:
         axes.set_yscale("log")
+        _log_ticks(axes.yaxis)
     axes.set_xlabel(panel.x_label, color=TEXT, fontsize=9)
     axes.set_ylabel(panel.y_label, color=TEXT, fontsize=9)
     axes.grid(color=GRID, linewidth=0.8)
@@ -106,9 +109,23 @@ def _draw_points(axes: "Axes", panel: PointPanel) -> None:
     axes.set_ylim(len(panel.rows) - 0.5, -0.5)
     if panel.log:
         axes.set_xscale("log")
+        _log_ticks(axes.xaxis)
     axes.margins(x=0.08)
     axes.set_xlabel(panel.label, color=TEXT, fontsize=9)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
+
+
+def _log_ticks(axis: "Axis") -> None:
+    """Draw few ticks, with plain numbers if the range is small."""
+    from matplotlib.ticker import LogFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(numticks=6))
+    if low > 1e-3 and high < 1e5 and high < PLAIN_RATIO * low:
+        axis.set_major_formatter(LogFormatter())
+        axis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 1)))
+    else:
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _finish(axes: "Axes", title: str) -> None:

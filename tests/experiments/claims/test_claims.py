@@ -85,7 +85,7 @@ def test_a_claim_is_found_by_its_id_and_its_number(claim):
 )
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_the_runs_of_a_sweep_have_labels(claim, scale):
-    trials = Sweep(claim.recipe, claim.factors, (0,), claim.overrides[scale]).trials
+    trials = Sweep(claim.recipe[scale], claim.factors, (0,), claim.overrides[scale]).trials
     assert {trial.label for trial in trials} == set(claim.labels)
 
 

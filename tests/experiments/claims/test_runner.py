@@ -84,7 +84,9 @@ def test_a_value_that_is_not_finite_is_an_error_without_a_record(tmp_path, monke
 
 def test_missing_data_are_an_error_without_a_record(tmp_path, monkeypatch):
     class NoData(MadeUp, SweepClaim):
-        recipe, metric, quantity = "pairs-gru", "exact", "size"
+        recipe: ClassVar = {"small": "pairs-gru"}
+        metric: ClassVar = {"small": "exact"}
+        quantity = "size"
         factors: ClassVar = {"model.score.name": ("dot", "additive")}
         labels: ClassVar = {"score=dot": "large", "score=additive": "small"}
         overrides: ClassVar = {"small": tuple(f'data.{split}=["missing.tsv"]' for split in ("train", "valid", "test"))}

@@ -2,7 +2,9 @@
 
 from qkv.experiments.claims import (  # noqa: F401  (imported to be registered)
     alignment,
+    bottleneck,
     complexity,
+    decoding,
     heads,
     positions,
     recurrence,

@@ -106,12 +106,12 @@ class SampledClaim(Claim):
 
 
 class SweepClaim(Claim):
-    """A claim that compares training runs: one metric of each combination of a sweep."""
+    """A claim that compares training runs: one metric of each combination of a sweep, from 0 to 100 if it is a share."""
 
-    recipe: ClassVar[str]
+    recipe: ClassVar[Mapping[Scale, str]]
     factors: ClassVar[Mapping[str, Sequence[str]]]  # values of each key, as in `qkv compare --vary`
     labels: ClassVar[Mapping[str, str]]  # condition of each combination, by the label of the sweep: "score=dot"
-    metric: ClassVar[str]
+    metric: ClassVar[Mapping[Scale, str]]
     quantity: ClassVar[str]  # the metric in words: values are named "quantity: condition"
     overrides: ClassVar[Mapping[Scale, tuple[str, ...]]]  # settings of all runs at each scale
     split: ClassVar[str] = "valid"
@@ -121,16 +121,17 @@ class SweepClaim(Claim):
         return Evaluate(self.split)
 
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
-        sweep = Sweep(self.recipe, self.factors, seeds, self.overrides[scale], self.measure_function())
+        sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], self.measure_function())
         result = sweep.run(folder, device=device)
         if result.failures:
             failed = result.failures[0]
             raise InputError(f"{len(result.failures)} run(s) failed, first {failed.trial.name}: {failed.error}")
         values: dict[str, tuple[float, ...]] = {}
-        for row in result.rows(self.metric):
+        points = 100 if result.metrics[self.metric[scale]].percent else 1  # per unit, so that all metrics are points
+        for row in result.rows(self.metric[scale]):
             if sorted(row.values) != sorted(seeds):
                 raise InputError(
                     f"{row.label}: {self.metric} was measured with {len(row.values)} of {len(seeds)} seeds"
                 )
-            values[f"{self.quantity}: {self.labels[row.label]}"] = tuple(row.values[seed] for seed in seeds)
+            values[f"{self.quantity}: {self.labels[row.label]}"] = tuple(points * row.values[seed] for seed in seeds)
         return Measurements(tuple(seeds), values)

@@ -81,7 +81,7 @@ class ConvolutionalEncoderParallel(SampledClaim):
             calls["encoder", length] = partial(model.encode, source)
             calls["generation", length] = partial(generate, model, source)
         with torch.no_grad(), threads(1):
-            times = seconds(calls, device, rounds=3)
+            times = seconds(calls, device, rounds=9)
         curves = {part: {n: times[part, n] for n in lengths} for part in ("encoder", "generation")}
         series = {f"sequential steps: {part}": curve for part, curve in steps.items()}
         series |= {f"time by length: {part}": curve for part, curve in curves.items()}

@@ -106,7 +106,7 @@ class SampledClaim(Claim):
 
 
 class SweepClaim(Claim):
-    """A claim that compares training runs: one metric of each combination of a sweep, from 0 to 100 if it is a share."""
+    """A claim that compares training runs: one metric of each combination of a sweep, in percent if it is a share."""
 
     recipe: ClassVar[Mapping[Scale, str]]
     factors: ClassVar[Mapping[str, Sequence[str]]]  # values of each key, as in `qkv compare --vary`

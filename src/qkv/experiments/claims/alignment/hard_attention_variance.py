@@ -25,7 +25,7 @@ class HardAttentionVariance(SampledClaim):
         "The output of soft attention is differentiable. Hard attention samples one key, which has no gradient; it can "
         "be estimated by a policy gradient, without bias but with a variance that a baseline reduces."
     )
-    notes = (Note("002", "Hard attention"), Note("003", "Soft and hard attention"))
+    notes = (Note("002", "Hard attention"), Note("003", "Soft vs Hard Attention"))
     equation = (
         "soft:   c = sum_i p_i v_i,   p = softmax(s)\n"
         "hard:   z ~ p,   d E[R] / ds = E[(R(z) - b) (z - p)] = p_i (R_i - sum_j p_j R_j)   for any baseline b"

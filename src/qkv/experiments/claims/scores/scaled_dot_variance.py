@@ -26,7 +26,7 @@ class ScaledDotVariance(SampledClaim):
     notes = (
         Note("000", "Self-Attention"),
         Note("001", "Scaled dot product"),
-        Note("003", "Attention in transformers"),
+        Note("003", "Alignment scores"),
         Note("004", "Scaling the dot product"),
     )
     equation = (

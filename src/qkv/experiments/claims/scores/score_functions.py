@@ -18,7 +18,7 @@ class ScoreFunctions(SweepClaim):
         "The notes present additive, dot-product and bilinear (general) scores as alternatives, of which none is "
         "generally better than the others."
     )
-    notes = (Note("000", "Attention Mechanism"), Note("003", "Generalized model of attention"), Note("004", "Variants"))
+    notes = (Note("000", "Attention Mechanism"), Note("003", "Alignment scores"), Note("004", "Variants"))
     equation = "additive: v . tanh(W q + U k)     dot: q . k     bilinear: q W k"
     source = (
         "src/qkv/attention/score.py::Additive",

@@ -25,7 +25,7 @@ CONFIDENCE = 0.95
 MIN_SEEDS = {"small": 2, "full": 3}  # of claims that depend on the seed
 
 Verdict = Literal["supported", "mixed", "not supported"]
-Outcome = Literal["pass", "fail", "inconclusive"]
+CriterionStatus = Literal["pass", "fail", "inconclusive"]
 
 
 class Estimate(NamedTuple):
@@ -44,7 +44,7 @@ class CriterionResult:
     high: float | None
     estimate: float
     interval: tuple[float, float]
-    outcome: Outcome
+    outcome: CriterionStatus
 
 
 class Criterion(ABC):
@@ -235,7 +235,7 @@ def judge(
     return combine([result.outcome for result in results]), results
 
 
-def combine(outcomes: Sequence[Outcome]) -> Verdict:
+def combine(outcomes: Sequence[CriterionStatus]) -> Verdict:
     """Return "supported" if all outcomes are passes, "not supported" if none is, else "mixed"."""
     if not outcomes:
         raise InputError("a verdict needs at least one criterion")
@@ -243,7 +243,7 @@ def combine(outcomes: Sequence[Outcome]) -> Verdict:
     return "supported" if all(passed) else "mixed" if any(passed) else "not supported"
 
 
-def outcome_of(interval: Interval, low: float | None, high: float | None) -> Outcome:
+def outcome_of(interval: Interval, low: float | None, high: float | None) -> CriterionStatus:
     """Compare an interval with a range; an interval that touches a bound is inconclusive."""
     least, most = -math.inf if low is None else low, math.inf if high is None else high
     if least < interval.low and interval.high < most:

@@ -29,7 +29,7 @@ class TeacherForcing(SweepClaim):
     figure = (
         Panel(
             "Training with given or with own words", "exact match, % (small scale) or BLEU (full scale)",
-            points=("score: teacher forcing", "score: half of each", "score: free running"),
+            points=("score: teacher forcing", "score: free running"),
         ),
     )  # fmt: skip
     limits = (
@@ -37,10 +37,9 @@ class TeacherForcing(SweepClaim):
         "from given to own words, it can be the better one. Time per step is not compared."
     )
     recipe: ClassVar = {"small": "dates-gru", "full": "multi30k-bahdanau"}
-    factors: ClassVar = {"model.scheduled_sampling": ("0.0", "0.5", "1.0")}
+    factors: ClassVar = {"model.scheduled_sampling": ("0.0", "1.0")}
     labels: ClassVar = {
         "scheduled_sampling=0.0": "teacher forcing",
-        "scheduled_sampling=0.5": "half of each",
         "scheduled_sampling=1.0": "free running",
     }
     metric: ClassVar = {"small": "exact", "full": "bleu"}

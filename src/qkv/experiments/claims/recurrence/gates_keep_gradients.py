@@ -43,7 +43,7 @@ class GatesKeepGradients(SampledClaim):
     hypothesis = (
         "In new networks with PyTorch's initialization, the gradient at a distance of 64 steps is more than 10 times "
         "as large in a GRU and in an LSTM as in an RNN. After the same number of training steps on recalling the first "
-        "of 21 symbols (chance: 0.125), their accuracy is at least 0.2 higher."
+        "of 21 symbols (guessing: 0.125), their accuracy is at least 0.2 higher."
     )
     criteria = (
         Ratio("gradient at distance 64: GRU", "gradient at distance 64: RNN", low=10.0),
@@ -67,7 +67,7 @@ class GatesKeepGradients(SampledClaim):
         "bias of the forget gate keeps it open. More training steps or a shorter delay help all cells."
     )
 
-    seeds = 6  # a network either learns to recall or stays at chance, so that three seeds vary a lot
+    seeds = 6  # a network either learns to recall or keeps guessing, so that three seeds vary a lot
 
     def sample(self, scale: Scale, device: torch.device) -> Sample:
         values, series = {}, {}

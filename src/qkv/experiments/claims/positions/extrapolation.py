@@ -55,8 +55,8 @@ class Extrapolation(SampledClaim):
         ),
     )  # fmt: skip
     limits = (
-        "The task is the simplest one that needs positions. Rotary positions are shown for comparison. Training on more "
-        "lengths, or with random offsets, can improve extrapolation."
+        "The task is the simplest one that needs positions. Rotary positions are shown for comparison. Training on "
+        "more lengths, or with random offsets, can improve extrapolation."
     )
 
     def sample(self, scale: Scale, device: torch.device) -> Sample:

@@ -93,7 +93,7 @@ def _draw_lines(axes: "Axes", panel: LinePanel) -> None:
     axes.set_ylabel(panel.y_label, color=TEXT, fontsize=9)
     axes.grid(color=GRID, linewidth=0.8)
     if len(panel.lines) > 1:
-        for text in axes.legend(frameon=False, fontsize=8).get_texts():
+        for text in axes.legend(fontsize=8, framealpha=0.8, edgecolor="none").get_texts():
             text.set_parse_math(False)
 
 

@@ -10,7 +10,7 @@ from qkv.registry import register
 
 @register("claim", "multi-head-quality")
 class MultiHeadQuality(SweepClaim):
-    """Quality of a Transformer with 1, 2 and 4 heads of the same total width."""
+    """Quality of a Transformer with 1 and 4 heads of the same total width."""
 
     number = 21
     title = "Several heads are better than one head"
@@ -29,13 +29,13 @@ class MultiHeadQuality(SweepClaim):
     figure = (
         Panel(
             "Transformers of equal width", "exact match, % (small scale) or BLEU (full scale)",
-            points=("score: 1 head", "score: 2 heads", "score: 4 heads"),
+            points=("score: 1 head", "score: 4 heads"),
         ),
     )  # fmt: skip
     limits = "A task that needs only one position at a time does not profit from several heads."
     recipe: ClassVar = {"small": "dates-transformer", "full": "multi30k-transformer"}
-    factors: ClassVar = {"model.heads": ("1", "2", "4")}
-    labels: ClassVar = {"heads=1": "1 head", "heads=2": "2 heads", "heads=4": "4 heads"}
+    factors: ClassVar = {"model.heads": ("1", "4")}
+    labels: ClassVar = {"heads=1": "1 head", "heads=4": "4 heads"}
     metric: ClassVar = {"small": "exact", "full": "bleu"}
     quantity = "score"
     overrides: ClassVar = {"small": SMALL_TRANSFORMER, "full": ()}

@@ -161,7 +161,8 @@ def _verdict_text(record: "ClaimRecord") -> str:
     """Return the verdict and one line per criterion."""
     from qkv.experiments.claims.report import number, range_text
 
-    lines = [f"{record.verdict} ({record.scale} scale, {len(record.measurements.seeds)} seeds)"]
+    count = len(record.measurements.seeds)
+    lines = [f"{record.verdict} ({record.scale} scale, {count} seed{'s' * (count > 1)})"]
     for each in record.results:
         low, high = map(number, each.interval)
         lines.append(

@@ -121,7 +121,7 @@ def _log_ticks(axis: "Axis") -> None:
 
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(numticks=6))
-    if low > 1e-3 and high < 1e5 and high < PLAIN_RATIO * low:
+    if low >= 1 and high < PLAIN_RATIO * low:
         axis.set_major_formatter(LogFormatter())
         axis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 1)))
     else:

@@ -35,6 +35,7 @@ PACKAGES = {  # the package whose import registers the built-in classes of a kin
     "tokenizer": "qkv.tokenizers",
     "metric": "qkv.metrics",
     "logger": "qkv.training.log",
+    "claim": "qkv.experiments.claims",
 }
 
 C = TypeVar("C", bound=type[Any])

@@ -40,7 +40,7 @@ def test_every_task_names_an_existing_command() -> None:
 
 
 def test_commands_and_options() -> None:
-    groups = ("data", "recipes", "models")
+    groups = ("data", "recipes", "models", "claims")
     commands = typer.main.get_command(app).commands
     options = {name: options_of(command) for name, command in commands.items() if name != "data"}
     options |= {
@@ -108,6 +108,10 @@ def test_commands_and_options() -> None:
         "recipes show": ["--json", "--set"],
         "models": ["--json"],
         "models show": ["--json"],
+        "claims": ["--json", "--output"],
+        "claims show": ["--json", "--output"],
+        "claims run": ["--all", "--device", "--json", "--output", "--resume", "--scale", "--seeds"],
+        "claims report": ["--json", "--output"],
         "data list": ["--data-dir", "--json"],
         "data baseline": ["--data-dir", "--json", "--output", "--sentences", "--split"],
         "data prepare": ["--data", "--json", "--rebuild", "--set", "--verify", "--workers"],

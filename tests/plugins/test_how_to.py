@@ -18,6 +18,7 @@ PAGES = {
     "add-a-model.md": "nplm_model.py",
     "add-a-task.md": "regression_task.py",
     "add-a-dataset.md": "additions_dataset.py",
+    "add-a-claim.md": "temperature_claim.py",
 }
 MAX_LINES = 40
 
@@ -117,3 +118,13 @@ def test_a_dataset(train: Train, qkv: Command) -> None:
     shown = qkv("data", "show", "additions", "--plugin", HOW_TO / "additions_dataset.py", "--count", 3).out
     problems = [line.split("\t") for line in shown.splitlines()]
     assert [sum(map(int, problem.split("+"))) for problem, _ in problems] == [int(answer) for _, answer in problems]
+
+
+def test_a_claim(qkv: Command, forget_plugins: Callable[[], None], tmp_path: Path) -> None:
+    option = ("--plugin", HOW_TO / "temperature_claim.py", "--output", tmp_path)
+    ended = qkv("claims", "run", "temperature-entropy", "--device", "cpu", "--json", *option)
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["verdict"] == "supported"
+    assert "supported" in qkv("claims", "show", "101", *option).out
+    forget_plugins()
+    assert "--plugin FILE" in qkv("claims", "run", "temperature-entropy").error

@@ -13,6 +13,7 @@ from qkv.cli.commands import (
     caption,
     catalog,
     chat,
+    claims,
     compare,
     convert,
     data,
@@ -69,6 +70,7 @@ app.command(name="convert")(convert.convert)
 app.add_typer(data.app, name="data")
 app.add_typer(catalog.recipes, name="recipes")
 app.add_typer(catalog.models, name="models")
+app.add_typer(claims.app, name="claims")
 add_plugin_option(app)
 
 

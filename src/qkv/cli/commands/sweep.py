@@ -39,7 +39,7 @@ def run_sweep(
     for name in metrics or []:
         if name not in known:
             raise InputError(f"--metric {name}: not a metric of {task.title}{nearest(name, known)}")
-    previous = signal.signal(signal.SIGTERM, _interrupt)
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         measured = sweep.run(folder, workers, device, force=force)
     except KeyboardInterrupt:
@@ -114,5 +114,6 @@ def _report(measured: "SweepResult", metrics: list[str] | None, folder: Path, *,
         info(f"wrote {', '.join(map(str, paths))}")
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Signal handler that interrupts the command as Ctrl-C does."""
     raise KeyboardInterrupt

@@ -1,0 +1,193 @@
+"""`qkv claims`: list the claims of the lecture notes, run them, and write their pages."""
+
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from qkv.cli import options
+from qkv.cli.commands.catalog import format_rows
+from qkv.cli.commands.sweep import interrupt
+from qkv.cli.console import info, result, result_json
+from qkv.errors import InputError
+from qkv.runtime.text import message_line
+
+if TYPE_CHECKING:
+    from qkv.experiments.claims.claim import Claim
+    from qkv.experiments.claims.record import ClaimRecord
+    from qkv.experiments.claims.runner import ClaimRun
+
+CLAIMS = options.RUNS / "claims"  # default output folder
+
+app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+Name = Annotated[
+    str, typer.Argument(metavar="ID", autocompletion=options.complete("claim"), help="Claim id, or its number.")
+]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID...", autocompletion=options.complete("claim"), help="Claim ids, or their numbers."),
+]
+OutputFolder = Annotated[
+    Path, typer.Option("--output", metavar="FOLDER", help="Folder of records, figures and training runs.")
+]
+
+
+@app.callback(help="List the claims of the lecture notes, run them, and write their pages.")
+def list_claims(
+    context: typer.Context,
+    output: OutputFolder = CLAIMS,
+    plugin: options.Plugin = None,
+    json: options.Json = False,
+) -> None:
+    """List all claims, with the verdict of the newest record of each."""
+    from qkv.experiments.claims.runner import all_claims
+
+    if context.invoked_subcommand is not None:
+        return
+    rows, newest = [], _newest_records(output)
+    for claim in all_claims():
+        record = newest.get(claim.registered_name)
+        if json:
+            result_json(_summary(claim, record))
+        verdict, scale = ("not run", "") if record is None else (record.verdict, record.scale)
+        notes = ",".join(dict.fromkeys(note.number for note in claim.notes))
+        rows.append((str(claim.number), claim.registered_name, notes, verdict, scale, claim.title))
+    if not json:
+        result("\n".join(format_rows(("", "claim", "notes", "verdict", "scale", "title"), rows)))
+
+
+@app.command(name="show")
+def show_claim(name: Name, output: OutputFolder = CLAIMS, json: options.Json = False) -> None:
+    """Show a claim: statement, equation, code, criteria, and the numbers of its newest record."""
+    from qkv.experiments.claims.runner import command, find_claim
+
+    claim = find_claim(name)
+    record = _newest_records(output).get(claim.registered_name)
+    if json:
+        result_json(_summary(claim, record) if record is None else {**_summary(claim, record), **_numbers(record)})
+        return
+    notes = "; ".join(f"{note.number} ({note.section})" for note in claim.notes)
+    result(f"{claim.number}. {claim.title}\n\n{claim.statement}\n\n{claim.equation}\n")
+    result(f"notes     {notes}\ncode      {', '.join(claim.source)}\ncommand   {command(claim, 'small')}\n")
+    result(f"expected: {claim.hypothesis}\n")
+    if record is None:
+        result("not run yet")
+        return
+    result(_verdict_text(record))
+    result(f"\n{record.command}, {record.device}, {record.date}")
+
+
+@app.command(name="run")
+def run_claims(
+    names: Names = None,
+    all_: Annotated[bool, typer.Option("--all", help="Run all claims.")] = False,
+    scale: Annotated[
+        Literal["small", "full"], typer.Option("--scale", help="small: minutes on two cores; full: on a GPU.")
+    ] = "small",
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, max=1000, metavar="N", help="Number of seeds [that of the claim].")
+    ] = None,
+    output: OutputFolder = CLAIMS,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Skip claims that have a record of this scale in the output folder.")
+    ] = False,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Measure claims and print their verdicts.
+
+    Each claim writes a record and a figure to the output folder. The training runs of an interrupted claim are resumed
+    by the same command. A claim without a verdict, for example because data are missing, is an error.
+    """
+    from qkv.experiments.claims.record import RECORDS
+    from qkv.experiments.claims.runner import all_claims, find_claim, run_claim
+
+    if bool(names) == all_:
+        raise InputError("pass the ids of claims, or --all")
+    claims = all_claims() if all_ else [find_claim(name) for name in dict.fromkeys(names or [])]
+    if resume:
+        records = output / RECORDS
+        claims = [claim for claim in claims if not (records / f"{claim.registered_name}-{scale}.json").exists()]
+    failed: list[InputError] = []
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        for number, claim in enumerate(claims, start=1):
+            info(f"{number}/{len(claims)} {claim.registered_name} ({scale} scale)")
+            try:
+                _print_run(run_claim(claim, scale, seeds, output, device), json=json)
+            except InputError as error:
+                if len(claims) == 1:
+                    raise
+                failed.append(error)
+                info(message_line(f"error: {error}"))
+    except KeyboardInterrupt:
+        info("interrupted: the same command with --resume runs the remaining claims")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    if failed:
+        raise InputError(f"{len(failed)} of {len(claims)} claims have no verdict: {'; '.join(map(str, failed))}")
+
+
+@app.command(name="report")
+def report_claims(
+    records: Annotated[Path, typer.Argument(metavar="RECORDS", help="Folder of records, e.g. runs/claims/records.")],
+    output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Folder of the pages.")],
+    json: options.Json = False,
+) -> None:
+    """Write the index, and one page with a figure per claim, from records."""
+    from qkv.experiments.claims.report import write_report
+
+    paths = write_report(records, output)
+    if json:
+        result_json([str(path) for path in paths])
+        return
+    for path in paths:
+        result(str(path))
+
+
+def _print_run(run: "ClaimRun", *, json: bool) -> None:
+    if json:
+        result_json({**_numbers(run.record), "record_path": str(run.record_path), "figure": str(run.figure_path)})
+        return
+    result(f"{run.record.number}. {run.record.claim}: {_verdict_text(run.record)}")
+    info(f"wrote {run.record_path} and {run.figure_path} in {run.record.seconds:.0f} s")
+
+
+def _verdict_text(record: "ClaimRecord") -> str:
+    """Return the verdict and one line per criterion."""
+    from qkv.experiments.claims.report import number, range_text
+
+    count = len(record.measurements.seeds)
+    lines = [f"{record.verdict} ({record.scale} scale, {count} seed{'s' * (count > 1)})"]
+    for each in record.results:
+        low, high = map(number, each.interval)
+        lines.append(
+            f"  {each.outcome}: {each.quantity} = {number(each.estimate)} [{low}, {high}], expected {range_text(each)}"
+        )
+    return "\n".join(lines)
+
+
+def _newest_records(output: Path) -> dict[str, "ClaimRecord"]:
+    """Return the newest record of each claim, of this machine or of the checkout."""
+    from qkv.experiments.claims.record import RECORDS, newest, read_records, shipped_records
+
+    return newest([*read_records(shipped_records()), *read_records(output / RECORDS)])
+
+
+def _summary(claim: type["Claim"], record: "ClaimRecord | None") -> dict[str, Any]:
+    from qkv.experiments.claims.report import page_path
+
+    return {
+        "number": claim.number, "claim": claim.registered_name, "title": claim.title, "statement": claim.statement,
+        "notes": [note._asdict() for note in claim.notes], "equation": claim.equation, "source": claim.source,
+        "hypothesis": claim.hypothesis, "page": page_path(claim),
+        "verdict": record and record.verdict, "scale": record and record.scale, "date": record and record.date,
+    }  # fmt: skip
+
+
+def _numbers(record: "ClaimRecord") -> dict[str, Any]:
+    return asdict(record)

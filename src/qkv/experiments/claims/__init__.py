@@ -1,0 +1,13 @@
+"""Claims of the lecture notes, one small file each; importing a file registers its claim."""
+
+from qkv.experiments.claims import (  # noqa: F401  (imported to be registered)
+    alignment,
+    bottleneck,
+    complexity,
+    decoding,
+    heads,
+    positions,
+    recurrence,
+    scores,
+    transformer,
+)

@@ -1,0 +1,6 @@
+"""Claims about the fixed-length context of encoder-decoders, and attention as its remedy."""
+
+from qkv.experiments.claims.bottleneck import (  # noqa: F401  (imported to be registered)
+    attention_helps,
+    bidirectional_encoder,
+)

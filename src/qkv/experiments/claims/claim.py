@@ -1,0 +1,137 @@
+"""Claims of the lecture notes: what is claimed, how it is measured, and what decides about it.
+
+A claim is a class with everything known about it as attributes, registered under its id:
+
+    @register("claim", "scaled-dot-variance")
+    class ScaledDotVariance(SampledClaim): ...
+
+`SampledClaim` measures in this process, once per seed. `SweepClaim` trains the combinations of a sweep.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+
+from qkv.errors import InputError
+from qkv.experiments.claims.measurements import Measurements, Sample, merge
+from qkv.experiments.claims.verdict import MIN_SEEDS, Criterion
+from qkv.experiments.sweep import Evaluate, MeasureFunction, Sweep
+from qkv.runtime.bars import Bars
+from qkv.runtime.device import pick_device
+
+Scale = Literal["small", "full"]
+SCALES: tuple[Scale, ...] = ("small", "full")
+PLUGINS = "plugins"  # group of the claims of plug-ins
+
+
+class Note(NamedTuple):
+    """A lecture note that makes the claim, and the title of its section."""
+
+    number: str  # "000" to "004"
+    section: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot of the figure of a claim: series as lines, or values as points.
+
+    Names have the form "quantity: condition"; the condition is the label.
+    """
+
+    title: str
+    y_label: str
+    lines: tuple[str, ...] = ()  # names of series
+    points: tuple[str, ...] = ()  # names of values
+    x_label: str = ""
+    log_x: bool = False
+    log_y: bool = False
+
+
+class Claim(ABC):
+    """A claim of the notes that can be measured."""
+
+    registered_name: ClassVar[str]
+    number: ClassVar[int]  # in the list of claims
+    title: ClassVar[str]
+    statement: ClassVar[str]  # the claim in our own words
+    notes: ClassVar[tuple[Note, ...]]
+    equation: ClassVar[str]
+    source: ClassVar[tuple[str, ...]]  # code that computes it: "src/qkv/attention/score.py::ScaledDot"
+    hypothesis: ClassVar[str]  # what is expected, and why the ranges of the criteria were chosen
+    criteria: ClassVar[tuple[Criterion, ...]]  # stated before the claim is measured
+    figure: ClassVar[tuple[Panel, ...]]
+    limits: ClassVar[str]  # what would change the verdict
+    seeds: ClassVar[int] = 3  # default number of seeds
+    deterministic: ClassVar[bool] = False  # whether the numbers do not depend on the seed
+
+    @abstractmethod
+    def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
+        """Measure all conditions with all seeds; `folder` is for training runs, which a later call resumes."""
+
+    @classmethod
+    def min_seeds(cls, scale: Scale) -> int:
+        """Return the minimum number of seeds of a verdict."""
+        return 1 if cls.deterministic else MIN_SEEDS[scale]
+
+    @classmethod
+    def group(cls) -> str:
+        """Return the sub-package of the claim."""
+        package, _, _ = cls.__module__.rpartition(".")
+        parent, _, group = package.rpartition(".")
+        return group if parent == __package__ else PLUGINS
+
+
+class SampledClaim(Claim):
+    """A claim that is measured in this process, once per seed."""
+
+    @abstractmethod
+    def sample(self, scale: Scale, device: torch.device) -> Sample:
+        """Measure once; the random number generators have been seeded."""
+
+    def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
+        samples: dict[int, Sample] = {}
+        bars = Bars()
+        with bars.count_bar(self.registered_name, len(seeds)) as progress:
+            for done, seed in enumerate(seeds, start=1):
+                torch.manual_seed(seed)
+                samples[seed] = self.sample(scale, pick_device(device))
+                progress(done)
+                if not bars.console.is_terminal:
+                    bars.say(f"{self.registered_name}: seed {done} of {len(seeds)} done")
+        return merge(samples)
+
+
+class SweepClaim(Claim):
+    """A claim that compares training runs: one metric of each combination of a sweep, in percent if it is a share."""
+
+    recipe: ClassVar[Mapping[Scale, str]]
+    factors: ClassVar[Mapping[str, Sequence[str]]]  # values of each key, as in `qkv compare --vary`
+    labels: ClassVar[Mapping[str, str]]  # condition of each combination, by the label of the sweep: "score=dot"
+    metric: ClassVar[Mapping[Scale, str]]
+    quantity: ClassVar[str]  # the metric in words: values are named "quantity: condition"
+    overrides: ClassVar[Mapping[Scale, tuple[str, ...]]]  # settings of all runs at each scale
+    split: ClassVar[str] = "valid"
+
+    def measure_function(self) -> MeasureFunction:
+        """Return what is measured of each run."""
+        return Evaluate(self.split)
+
+    def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
+        sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], self.measure_function())
+        result = sweep.run(folder, device=device)
+        if result.failures:
+            failed = result.failures[0]
+            raise InputError(f"{len(result.failures)} run(s) failed, first {failed.trial.name}: {failed.error}")
+        values: dict[str, tuple[float, ...]] = {}
+        points = 100 if result.metrics[self.metric[scale]].percent else 1  # per unit, so that all metrics are points
+        for row in result.rows(self.metric[scale]):
+            if sorted(row.values) != sorted(seeds):
+                raise InputError(
+                    f"{row.label}: {self.metric} was measured with {len(row.values)} of {len(seeds)} seeds"
+                )
+            values[f"{self.quantity}: {self.labels[row.label]}"] = tuple(points * row.values[seed] for seed in seeds)
+        return Measurements(tuple(seeds), values)

@@ -1,0 +1,8 @@
+"""Claims about positions."""
+
+from qkv.experiments.claims.positions import (  # noqa: F401  (imported to be registered)
+    extrapolation,
+    offset_is_rotation,
+    order_without_positions,
+    sinusoid_criteria,
+)

@@ -65,6 +65,7 @@ class Claim(ABC):
     criteria: ClassVar[tuple[Criterion, ...]]  # stated before the claim is measured
     figure: ClassVar[tuple[Panel, ...]]
     limits: ClassVar[str]  # what would change the verdict
+    amendments: ClassVar[str] = ""  # changes of the measurement after a first run, and the verdict of that run
     seeds: ClassVar[int] = 3  # default number of seeds
     deterministic: ClassVar[bool] = False  # whether the numbers do not depend on the seed
 

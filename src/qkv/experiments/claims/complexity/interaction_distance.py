@@ -65,6 +65,7 @@ class InteractionDistance(SampledClaim):
         "It is a property of the equations. Dilated convolutions need a number of layers that is logarithmic in the "
         "distance. A short path is necessary for a strong gradient, but not sufficient (claims 7 to 9)."
     )
+    amendments = "A first version counted paths through a matrix product that all tokens share, and was mixed."
     deterministic = True
     seeds = 1
 

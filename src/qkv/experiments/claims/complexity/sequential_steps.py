@@ -69,6 +69,10 @@ class SequentialSteps(SampledClaim):
         "Self-attention has n^2 d operations: for long texts and few processors it is slower than an RNN. The times "
         "are those of one layer of this width; on a CPU, of one thread, so that only vector units work in parallel."
     )
+    amendments = (
+        "The first run, with two threads and a larger batch, was mixed. The times are now those of one thread, "
+        "with more rounds and shorter texts."
+    )
 
     def sample(self, scale: Scale, device: torch.device) -> Sample:
         steps: dict[str, dict[int, float]] = {"RNN": {}, "self-attention": {}}

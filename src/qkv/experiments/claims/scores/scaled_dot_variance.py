@@ -63,6 +63,10 @@ class ScaledDotVariance(SampledClaim):
         "Queries and keys are independent and normally distributed, as in a new model. A trained model can shrink its "
         "projections instead; whether it learns as well without scaling needs training."
     )
+    amendments = (
+        "In the first run, which was mixed, all queries shared one set of keys; now each has its own, so that the "
+        "samples are independent."
+    )
 
     def sample(self, scale: Scale, device: torch.device) -> Sample:
         values: dict[str, float] = {}

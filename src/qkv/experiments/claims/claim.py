@@ -19,7 +19,7 @@ import torch
 from qkv.errors import InputError
 from qkv.experiments.claims.measurements import Measurements, Sample, merge
 from qkv.experiments.claims.verdict import MIN_SEEDS, Criterion
-from qkv.experiments.sweep import Evaluate, MeasureFunction, Sweep
+from qkv.experiments.sweep import Evaluate, MeasureFunction, Sweep, SweepResult
 from qkv.runtime.bars import Bars
 from qkv.runtime.device import pick_device
 
@@ -120,12 +120,20 @@ class SweepClaim(Claim):
         """Return what is measured of each run."""
         return Evaluate(self.split)
 
-    def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
-        sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], self.measure_function())
+    def run_sweep(
+        self, scale: Scale, seeds: Sequence[int], folder: Path, device: str, measure: MeasureFunction | None = None
+    ) -> SweepResult:
+        """Train and measure all runs; raise InputError if one of them fails."""
+        measure = measure or self.measure_function()
+        sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], measure)
         result = sweep.run(folder, device=device)
         if result.failures:
             failed = result.failures[0]
             raise InputError(f"{len(result.failures)} run(s) failed, first {failed.trial.name}: {failed.error}")
+        return result
+
+    def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
+        result = self.run_sweep(scale, seeds, folder, device)
         values: dict[str, tuple[float, ...]] = {}
         points = 100 if result.metrics[self.metric[scale]].percent else 1  # per unit, so that all metrics are points
         for row in result.rows(self.metric[scale]):

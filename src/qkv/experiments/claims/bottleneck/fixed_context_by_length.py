@@ -1,0 +1,81 @@
+"""Claim 1: a fixed-length context fails on long sentences."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from qkv.experiments.claims.bottleneck.by_length import ScoreByLength, slope
+from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
+from qkv.experiments.claims.dates import SMALL_PLAIN
+from qkv.experiments.claims.measurements import Measurements, Sample, merge
+from qkv.experiments.claims.verdict import Difference, Mean
+from qkv.registry import register
+
+CONDITIONS = ("without attention", "with attention")
+
+
+@register("claim", "fixed-context-by-length")
+class FixedContextByLength(SweepClaim):
+    """Score by source length of an encoder-decoder with a single context vector, and with attention."""
+
+    number = 1
+    title = "With a fixed-length context, quality falls with the length of the source"
+    statement = (
+        "A single vector cannot hold a long sentence: the quality of an encoder-decoder without attention falls "
+        "rapidly as its input becomes longer."
+    )
+    notes = (
+        Note("001", "Bottleneck Problem"),
+        Note("002", "Sequence to sequence and attention"),
+        Note("003", "Introduction"),
+        Note("004", "Seq-2-seq with attention"),
+    )
+    equation = "c = h_n in R^d for a source of any length n"
+    source = (
+        "src/qkv/models/rnn_seq2seq.py::PlainDecoder",
+        "src/qkv/experiments/claims/bottleneck/by_length.py::ScoreByLength",
+    )
+    hypothesis = (
+        "Exact match of dates by number of characters at small scale, or BLEU of Multi30k by number of words at full "
+        "scale: the slope of a line through the score without attention is negative, and lower than the slope with "
+        "attention (same data, seeds and training settings)."
+    )
+    criteria = (
+        Mean("slope: without attention", high=0.0),
+        Difference("slope: without attention", "slope: with attention", high=0.0),
+    )
+    figure = (
+        Panel(
+            "Score by source length", "exact match, % (small scale) or BLEU (full scale)",
+            tuple(f"score by length: {condition}" for condition in CONDITIONS),
+            x_label="characters (small scale) or words (full scale)",
+        ),
+        Panel(
+            "Slope of the score", "points per 10 characters or words",
+            points=tuple(f"slope: {condition}" for condition in CONDITIONS),
+        ),
+    )  # fmt: skip
+    limits = (
+        "A wider state can hold longer sources. Longer dates also have other formats than shorter ones; the model with "
+        "attention shows how difficult they are without the bottleneck."
+    )
+    recipe: ClassVar = {"small": "dates-gru", "full": "multi30k-bahdanau"}
+    factors: ClassVar = {"model.decoder": ("plain", "bahdanau")}
+    labels: ClassVar = {"decoder=plain": "without attention", "decoder=bahdanau": "with attention"}
+    metric: ClassVar = {"small": "exact", "full": "bleu"}
+    quantity = "score by length"
+    overrides: ClassVar = {"small": SMALL_PLAIN, "full": ()}
+    by_length: ClassVar = {
+        "small": ScoreByLength("valid", "characters", edges=(10, 12, 15, 18, 22)),
+        "full": ScoreByLength("valid", "words", edges=(8, 11, 14, 17, 20)),
+    }
+
+    def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
+        result = self.run_sweep(scale, seeds, folder, device, self.by_length[scale])
+        samples = {seed: Sample({}, {}) for seed in seeds}
+        for outcome in result.outcomes:
+            condition, sample = self.labels[outcome.trial.label], samples[outcome.seed]
+            curve = {float(length): score for length, score in outcome.scores.items()}
+            values = {**sample.values, f"slope: {condition}": slope(curve)}
+            samples[outcome.seed] = Sample(values, {**sample.series, f"score by length: {condition}": curve})
+        return merge(samples)

@@ -5,4 +5,7 @@ from qkv.experiments.claims.bottleneck import (  # noqa: F401  (imported to be r
     bidirectional_encoder,
     context_every_step,
     fixed_context_by_length,
+    one_rnn,
+    reversed_source,
+    two_rnns,
 )

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from qkv.datasets.examples.pair import Pair
@@ -40,7 +41,7 @@ class ScoreByLength:
         lengths = [len(pair.source) if self.unit == "characters" else len(pair.source.split()) for pair in pairs]
         bounds = (0, *self.edges, max(lengths))
         scores = {}
-        for above, most in zip(bounds, bounds[1:], strict=False):
+        for above, most in pairwise(bounds):
             rows = [row for row, length in enumerate(lengths) if above < length <= most]
             if rows:
                 outputs, targets = [texts[row] for row in rows], [pairs[row].target for row in rows]

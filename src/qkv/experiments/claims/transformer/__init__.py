@@ -6,4 +6,5 @@ from qkv.experiments.claims.transformer import (  # noqa: F401  (imported to be 
     masking_equals_recomputation,
     normalization,
     residuals,
+    transformer_beats_rnn,
 )

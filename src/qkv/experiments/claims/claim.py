@@ -121,15 +121,9 @@ class SweepClaim(Claim):
         """Return what is measured of each run."""
         return Evaluate(self.split)
 
-    def run_sweep(
-        self, scale: Scale, seeds: Sequence[int], folder: Path, device: str, measure: MeasureFunction | None = None
-    ) -> SweepResult:
-        """Train and measure all runs; raise InputError if one of them fails."""
-        measure = measure or self.measure_function()
-        return complete(Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], measure), folder, device)
-
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
-        rows = values_by_label(self.run_sweep(scale, seeds, folder, device), self.metric[scale], seeds)
+        sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], self.measure_function())
+        rows = values_by_label(complete(sweep, folder, device), self.metric[scale], seeds)
         values = {f"{self.quantity}: {self.labels[label]}": row for label, row in rows.items()}
         return Measurements(tuple(seeds), values)
 
@@ -144,19 +138,29 @@ class RecipeClaim(Claim):
     split: ClassVar[str] = "valid"
 
     @classmethod
+    def measure_function(cls, scale: Scale) -> MeasureFunction:
+        """Return what is measured of each run."""
+        return Evaluate(cls.split)
+
+    @classmethod
     def sweeps(cls, scale: Scale, seeds: Sequence[int]) -> dict[str, Sweep]:
         """Return the runs of each condition."""
+        measure = cls.measure_function(scale)
         return {
-            condition: Sweep(
-                recipe, {RECIPE: (recipe,)}, seeds, (*cls.overrides[scale], *settings), Evaluate(cls.split)
-            )
+            condition: Sweep(recipe, {RECIPE: (recipe,)}, seeds, (*cls.overrides[scale], *settings), measure)
             for condition, (recipe, *settings) in cls.conditions[scale].items()
+        }
+
+    def run_sweeps(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> dict[str, SweepResult]:
+        """Train and measure all runs; return the results of each condition."""
+        return {
+            condition: complete(sweep, folder / condition.replace(" ", "-"), device)
+            for condition, sweep in self.sweeps(scale, seeds).items()
         }
 
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
         values: dict[str, tuple[float, ...]] = {}
-        for condition, sweep in self.sweeps(scale, seeds).items():
-            result = complete(sweep, folder / condition.replace(" ", "-"), device)
+        for condition, result in self.run_sweeps(scale, seeds, folder, device).items():
             (values[f"{self.quantity}: {condition}"],) = values_by_label(result, self.metric[scale], seeds).values()
         return Measurements(tuple(seeds), values)
 

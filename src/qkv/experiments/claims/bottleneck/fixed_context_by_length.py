@@ -5,17 +5,18 @@ from pathlib import Path
 from typing import ClassVar
 
 from qkv.experiments.claims.bottleneck.by_length import ScoreByLength, slope
-from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
+from qkv.experiments.claims.claim import Note, Panel, RecipeClaim, Scale
 from qkv.experiments.claims.dates import SMALL_PLAIN
-from qkv.experiments.claims.measurements import Measurements, Sample, merge
+from qkv.experiments.claims.measurements import Measurements, Series
 from qkv.experiments.claims.verdict import Difference, Mean
+from qkv.experiments.sweep import MeasureFunction
 from qkv.registry import register
 
 CONDITIONS = ("without attention", "with attention")
 
 
 @register("claim", "fixed-context-by-length")
-class FixedContextByLength(SweepClaim):
+class FixedContextByLength(RecipeClaim):
     """Score by source length of an encoder-decoder with a single context vector, and with attention."""
 
     number = 1
@@ -59,23 +60,32 @@ class FixedContextByLength(SweepClaim):
         "A wider state can hold longer sources. Longer dates also have other formats than shorter ones; the model with "
         "attention shows how difficult they are without the bottleneck."
     )
-    recipe: ClassVar = {"small": "dates-gru", "full": "multi30k-bahdanau"}
-    factors: ClassVar = {"model.decoder": ("plain", "bahdanau")}
-    labels: ClassVar = {"decoder=plain": "without attention", "decoder=bahdanau": "with attention"}
+    conditions: ClassVar = {
+        "small": {
+            "without attention": ("dates-gru", *SMALL_PLAIN, "model.decoder=plain", "model.context=both"),
+            "with attention": ("dates-gru", *SMALL_PLAIN),
+        },
+        "full": {"without attention": ("multi30k-plain",), "with attention": ("multi30k-bahdanau",)},
+    }
     metric: ClassVar = {"small": "exact", "full": "bleu"}
     quantity = "score by length"
-    overrides: ClassVar = {"small": SMALL_PLAIN, "full": ()}
+    overrides: ClassVar = {"small": (), "full": ()}
     by_length: ClassVar = {
         "small": ScoreByLength("valid", "characters", edges=(10, 12, 15, 18, 22)),
         "full": ScoreByLength("valid", "words", edges=(8, 11, 14, 17, 20)),
     }
 
+    @classmethod
+    def measure_function(cls, scale: Scale) -> MeasureFunction:
+        return cls.by_length[scale]
+
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
-        result = self.run_sweep(scale, seeds, folder, device, self.by_length[scale])
-        samples = {seed: Sample({}, {}) for seed in seeds}
-        for outcome in result.outcomes:
-            condition, sample = self.labels[outcome.trial.label], samples[outcome.seed]
-            curve = {float(length): score for length, score in outcome.scores.items()}
-            values = {**sample.values, f"slope: {condition}": slope(curve)}
-            samples[outcome.seed] = Sample(values, {**sample.series, f"score by length: {condition}": curve})
-        return merge(samples)
+        values: dict[str, tuple[float, ...]] = {}
+        series: dict[str, Series] = {}
+        for condition, result in self.run_sweeps(scale, seeds, folder, device).items():
+            curves = [{float(x): y for x, y in outcome.scores.items()} for outcome in result.outcomes]
+            values[f"slope: {condition}"] = tuple(map(slope, curves))
+            series[f"score by length: {condition}"] = Series(
+                tuple(curves[0]), tuple(tuple(curve.values()) for curve in curves)
+            )
+        return Measurements(tuple(seeds), values, series)

@@ -138,6 +138,7 @@ class TestHeads:
     def test_statistics(self):
         result = statistics_of(self.WEIGHTS, torch.tensor([False, True, False]))
         torch.testing.assert_close(result.distance, torch.tensor([2 / 3, (3 + 2 + 3) / 9]))
+        torch.testing.assert_close(result.previous, torch.tensor([1.0, 1 / 3]))
         torch.testing.assert_close(result.entropy, torch.tensor([0.0, 1.0]))
         torch.testing.assert_close(result.rare, torch.tensor([0.0, 0.0]))
         assert result.most_attended[0].tolist() == [1, 0, 1]  # the first word attends to itself only

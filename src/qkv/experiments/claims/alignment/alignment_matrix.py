@@ -41,7 +41,7 @@ class AlignmentMatrix(SweepClaim):
     )
     figure = (
         Panel(
-            "Digits of dates whose largest weight is on the right part", "alignment accuracy, %",
+            "Digits aligned with the part they come from", "alignment accuracy, %",
             points=("alignment accuracy: Bahdanau", "alignment accuracy: Luong", "alignment accuracy: chance"),
         ),
     )  # fmt: skip

@@ -17,6 +17,7 @@ class HeadStatistics(NamedTuple):
     """Statistics of all heads on one sentence, and the word that each head gives the largest weight for each word."""
 
     distance: Float[Tensor, "heads"]  # mean distance of attended words, in words
+    previous: Float[Tensor, "heads"]  # mean weight of the word before
     entropy: Float[Tensor, "heads"]  # mean entropy, divided by that of uniform weights
     rare: Float[Tensor, "heads"]  # mean weight of rare words, minus their share of the words
     most_attended: Int[Tensor, "heads words"]  # of the other words
@@ -58,6 +59,7 @@ def statistics_of(weights: Float[Tensor, "heads words words"], rare: Bool[Tensor
     others = weights.masked_fill(torch.eye(length, dtype=torch.bool), -1.0)
     return HeadStatistics(
         distance=(weights * distances).sum(dim=-1).mean(dim=-1),
+        previous=weights.diagonal(offset=-1, dim1=1, dim2=2).mean(dim=-1),
         entropy=entropy.mean(dim=-1),
         rare=weights[..., rare].sum(dim=-1).mean(dim=-1) - rare.to(weights).mean(),
         most_attended=others.argmax(dim=-1),

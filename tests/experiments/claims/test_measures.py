@@ -110,12 +110,16 @@ def test_gradient_norms_of_a_known_recurrence():
 
 
 def test_scores_by_length_are_those_of_each_group():
-    sources = ("1/2/26", "5.3.2026", "5 March 2026", "6 March 2026")
-    pairs = [Pair(source, "right") for source in sources]
-    scores = ScoreByLength("valid", "characters", edges=(8, 10)).scores(["right", "wrong", "right", "wrong"], pairs)
-    assert scores == {"7.00": 50.0, "12.00": 50.0}  # no source has 9 or 10 characters
+    pairs = [Pair("a", "AH0"), Pair("a", "EY1"), Pair("cat", "K AE1 T"), Pair("dogs", "D AO1 G Z")]
+    scores = ScoreByLength("valid", "letters", edges=(2, 3)).scores(["EY1", "K AE1 T", "D AO1 G S"], pairs)
+    assert scores == {"1.00": 100.0, "3.00": 100.0, "4.00": 75.0}
+    assert ScoreByLength("valid", "letters", edges=(4, 9)).scores(["EY1", "K AE1", "D AO1 G"], pairs) == {"2.67": 75.0}
+    sentences = [Pair("one two three four", "eins zwei drei vier"), Pair("five", "zwei drei vier eins")]
+    scores = ScoreByLength("test", "words", edges=(2,)).scores(["eins zwei drei vier", "eins"], sentences)
+    assert scores["4.00"] == pytest.approx(100)
+    assert scores["1.00"] < 50
     with pytest.raises(InputError, match="too long"):
-        ScoreByLength("valid", "characters", edges=(8,)).scores(["right"], pairs)
+        ScoreByLength("valid", "letters", edges=(8,)).scores(["EY1"], pairs)
 
 
 def test_slopes_are_per_ten_units():

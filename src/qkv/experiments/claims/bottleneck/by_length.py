@@ -9,15 +9,15 @@ from typing import Literal
 from qkv.datasets.examples.pair import Pair
 from qkv.errors import InputError
 from qkv.hub import load
-from qkv.metrics.text_metrics import bleu, exact_match
+from qkv.metrics.text_metrics import bleu, phoneme_error_rate
 from qkv.training.run import Run
 
-Unit = Literal["characters", "words"]
+Unit = Literal["letters", "words"]
 
 
 @dataclass(frozen=True)
 class ScoreByLength:
-    """Exact match in percent by characters, or BLEU by words, of the pairs of a split grouped by source length.
+    """Phoneme accuracy in percent by letters, or BLEU by words, of the pairs of a split grouped by source length.
 
     The keys are the mean source lengths of the groups: those up to the first of `edges`, up to the second, ..., and all
     longer ones.
@@ -31,24 +31,32 @@ class ScoreByLength:
         recipe, data = run.recipe, run.data()
         model = load(run.folder, device=device)
         task = recipe.task_class.for_evaluation(data, model, recipe.task, recipe.train, recipe.seed)
-        texts = task.evaluate(model, data, self.split).outputs
-        return self.scores(texts, data.splits[self.split])
+        return self.scores(task.evaluate(model, data, self.split).outputs, data.splits[self.split])
 
     def scores(self, texts: Sequence[str], pairs: Sequence[Pair]) -> dict[str, float]:
-        """Return the score of each group, by its mean length."""
-        if len(texts) != len(pairs):
-            raise InputError(f"{len(pairs) - len(texts)} pair(s) of {self.split} are too long for the model")
-        lengths = [len(pair.source) if self.unit == "characters" else len(pair.source.split()) for pair in pairs]
-        bounds = (0, *self.edges, max(lengths))
+        """Return the score of each group, by its mean length; there is one text per pair, or per word to pronounce."""
+        examples = [(pair.source, [pair.target]) for pair in pairs]
+        if self.unit == "letters":  # a word can have several pronunciations
+            variants: dict[str, list[str]] = {}
+            for pair in pairs:
+                variants.setdefault(pair.source, []).append(pair.target)
+            examples = list(variants.items())
+        if len(texts) != len(examples):
+            raise InputError(f"{len(examples) - len(texts)} source(s) of {self.split} are too long for the model")
+        lengths = [len(source) if self.unit == "letters" else len(source.split()) for source, _ in examples]
         scores = {}
-        for above, most in pairwise(bounds):
+        for above, most in pairwise((0, *self.edges, max(lengths))):
             rows = [row for row, length in enumerate(lengths) if above < length <= most]
             if rows:
-                outputs, targets = [texts[row] for row in rows], [pairs[row].target for row in rows]
-                exact = self.unit == "characters"
-                score = 100 * exact_match(outputs, targets) if exact else bleu(outputs, targets).value
-                scores[f"{statistics.fmean(lengths[row] for row in rows):.2f}"] = score
+                mean_length = statistics.fmean(lengths[row] for row in rows)
+                scores[f"{mean_length:.2f}"] = self._score([(texts[row], examples[row][1]) for row in rows])
         return scores
+
+    def _score(self, rows: Sequence[tuple[str, Sequence[str]]]) -> float:
+        texts, references = zip(*rows, strict=True)
+        if self.unit == "letters":
+            return 100 * (1 - phoneme_error_rate(texts, references))
+        return bleu(texts, [targets[0] for targets in references]).value
 
 
 def slope(curve: Mapping[float, float]) -> float:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.bottleneck.by_length import ScoreByLength, slope
 from qkv.experiments.claims.claim import Note, Panel, RecipeClaim, Scale
-from qkv.experiments.claims.dates import SMALL_PLAIN
+from qkv.experiments.claims.cmudict import SMALL_CMUDICT
 from qkv.experiments.claims.measurements import Measurements, Series
 from qkv.experiments.claims.verdict import Difference, Mean
 from qkv.experiments.sweep import MeasureFunction
@@ -37,9 +37,9 @@ class FixedContextByLength(RecipeClaim):
         "src/qkv/experiments/claims/bottleneck/by_length.py::ScoreByLength",
     )
     hypothesis = (
-        "Exact match of dates by number of characters at small scale, or BLEU of Multi30k by number of words at full "
-        "scale: the slope of a line through the score without attention is negative, and lower than the slope with "
-        "attention (same data, seeds and training settings)."
+        "Phoneme accuracy of English words (CMUdict) by number of letters at small scale, or BLEU of Multi30k by "
+        "number of words at full scale: the slope of a line through the score without attention is negative, and "
+        "lower than the slope with attention (same data, seeds and training settings)."
     )
     criteria = (
         Mean("slope: without attention", high=0.0),
@@ -47,31 +47,32 @@ class FixedContextByLength(RecipeClaim):
     )
     figure = (
         Panel(
-            "Score by source length", "exact match, % (small scale) or BLEU (full scale)",
+            "Score by source length", "phoneme accuracy, % (small scale) or BLEU (full scale)",
             tuple(f"score by length: {condition}" for condition in CONDITIONS),
-            x_label="characters (small scale) or words (full scale)",
+            x_label="letters (small scale) or words (full scale)",
         ),
         Panel(
-            "Slope of the score", "points per 10 characters or words",
+            "Slope of the score", "points per 10 letters or words",
             points=tuple(f"slope: {condition}" for condition in CONDITIONS),
         ),
     )  # fmt: skip
     limits = (
-        "A wider state can hold longer sources. Longer dates also have other formats than shorter ones; the model with "
-        "attention shows how difficult they are without the bottleneck."
+        "A wider state can hold longer sources. What counts is the information: a first version of this claim used "
+        "dates, where a longer text has no more information than a shorter one; there, the score without attention "
+        "rose with length, by 8.1 points per 10 characters [5.3, 10.8], and that with attention fell by 1.9."
     )
     conditions: ClassVar = {
         "small": {
-            "without attention": ("dates-gru", *SMALL_PLAIN, "model.decoder=plain", "model.context=both"),
-            "with attention": ("dates-gru", *SMALL_PLAIN),
+            "without attention": ("cmudict-plain", *SMALL_CMUDICT),
+            "with attention": ("cmudict-gru", *SMALL_CMUDICT),
         },
         "full": {"without attention": ("multi30k-plain",), "with attention": ("multi30k-bahdanau",)},
     }
-    metric: ClassVar = {"small": "exact", "full": "bleu"}
+    metric: ClassVar = {"small": "phoneme accuracy", "full": "bleu"}
     quantity = "score by length"
     overrides: ClassVar = {"small": (), "full": ()}
     by_length: ClassVar = {
-        "small": ScoreByLength("valid", "characters", edges=(10, 12, 15, 18, 22)),
+        "small": ScoreByLength("valid", "letters", edges=(4, 6, 8, 10, 12)),
         "full": ScoreByLength("valid", "words", edges=(8, 11, 14, 17, 20)),
     }
 

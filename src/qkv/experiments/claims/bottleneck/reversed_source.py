@@ -5,15 +5,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
+from qkv.experiments.claims.cmudict import SMALL_CMUDICT
 from qkv.experiments.claims.verdict import Difference
 from qkv.experiments.sweep import Evaluate, MeasureFunction
 from qkv.registry import register
 from qkv.training.run import Run
-
-SMALL = (
-    "data.size=20000", "model.hidden_dim=64", "model.embedding_dim=32", "model.dropout=0.0", "train.batch_size=512",
-    "train.epochs=2", "train.lr=5e-3", "train.decay=linear",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class ReversedSource(SweepClaim):
     labels: ClassVar = {"reverse=false": "in order", "reverse=true": "reversed"}
     metric: ClassVar = {"small": "phoneme accuracy", "full": "bleu"}
     quantity = "score"
-    overrides: ClassVar = {"small": (*SMALL, "model.encoder.bidirectional=false"), "full": ()}
+    overrides: ClassVar = {"small": (*SMALL_CMUDICT, "model.encoder.bidirectional=false"), "full": ()}
 
     def measure_function(self) -> MeasureFunction:
         return EvaluatePhonemes(self.split)

@@ -47,7 +47,7 @@ class FixedContextByLength(RecipeClaim):
     )
     figure = (
         Panel(
-            "Score by source length", "phoneme accuracy, % (small scale) or BLEU (full scale)",
+            "Score by source length", "phoneme accuracy, % (small) or BLEU (full)",
             tuple(f"score by length: {condition}" for condition in CONDITIONS),
             x_label="letters (small scale) or words (full scale)",
         ),

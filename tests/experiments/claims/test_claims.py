@@ -6,7 +6,7 @@ import string
 import pytest
 
 from qkv.errors import InputError
-from qkv.experiments.claims.claim import Claim, Note, SweepClaim
+from qkv.experiments.claims.claim import SCALES, Claim, Note, RecipeClaim, SweepClaim
 from qkv.experiments.claims.figure import MAX_FIGURE_BYTES
 from qkv.experiments.claims.record import read_records, shipped_records
 from qkv.experiments.claims.report import NOTES, index_page, page_path
@@ -87,6 +87,15 @@ def test_a_claim_is_found_by_its_id_and_its_number(claim):
 def test_the_runs_of_a_sweep_have_labels(claim, scale):
     trials = Sweep(claim.recipe[scale], claim.factors, (0,), claim.overrides[scale]).trials
     assert {trial.label for trial in trials} == set(claim.labels)
+
+
+@pytest.mark.parametrize(
+    "claim", [c for c in CLAIMS if issubclass(c, RecipeClaim)], ids=lambda claim: claim.registered_name
+)
+def test_the_recipes_of_a_claim_have_the_same_conditions_at_both_scales(claim):
+    small, full = (claim.sweeps(scale, (0, 1)) for scale in SCALES)
+    assert list(small) == list(full)
+    assert all(len(sweep.trials) == 2 for sweep in (*small.values(), *full.values()))
 
 
 @each_record

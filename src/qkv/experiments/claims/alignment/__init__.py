@@ -1,3 +1,9 @@
 """Claims about align functions: soft, hard and local attention, and alignments."""
 
-from qkv.experiments.claims.alignment import hard_attention_variance  # noqa: F401  (imported to be registered)
+from qkv.experiments.claims.alignment import (  # noqa: F401  (imported to be registered)
+    alignment_matrix,
+    attention_pooling,
+    hard_attention_cost,
+    hard_attention_variance,
+    local_attention,
+)

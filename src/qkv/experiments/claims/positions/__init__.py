@@ -2,7 +2,9 @@
 
 from qkv.experiments.claims.positions import (  # noqa: F401  (imported to be registered)
     extrapolation,
+    learned_positions,
     offset_is_rotation,
     order_without_positions,
+    relative_positions,
     sinusoid_criteria,
 )

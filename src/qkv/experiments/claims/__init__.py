@@ -6,8 +6,11 @@ from qkv.experiments.claims import (  # noqa: F401  (imported to be registered)
     complexity,
     decoding,
     heads,
+    memory,
     positions,
+    pretraining,
     recurrence,
     scores,
     transformer,
+    vision,
 )

@@ -19,7 +19,7 @@ import torch
 from qkv.errors import InputError
 from qkv.experiments.claims.measurements import Measurements, Sample, merge
 from qkv.experiments.claims.verdict import MIN_SEEDS, Criterion
-from qkv.experiments.sweep import Evaluate, MeasureFunction, Sweep
+from qkv.experiments.sweep import Evaluate, MeasureFunction, Sweep, SweepResult
 from qkv.runtime.bars import Bars
 from qkv.runtime.device import pick_device
 
@@ -122,10 +122,7 @@ class SweepClaim(Claim):
 
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
         sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], self.measure_function())
-        result = sweep.run(folder, device=device)
-        if result.failures:
-            failed = result.failures[0]
-            raise InputError(f"{len(result.failures)} run(s) failed, first {failed.trial.name}: {failed.error}")
+        result = self.completed(sweep.run(folder, device=device))
         values: dict[str, tuple[float, ...]] = {}
         points = 100 if result.metrics[self.metric[scale]].percent else 1  # per unit, so that all metrics are points
         for row in result.rows(self.metric[scale]):
@@ -135,3 +132,11 @@ class SweepClaim(Claim):
                 )
             values[f"{self.quantity}: {self.labels[row.label]}"] = tuple(points * row.values[seed] for seed in seeds)
         return Measurements(tuple(seeds), values)
+
+    @staticmethod
+    def completed(result: SweepResult) -> SweepResult:
+        """Return the result; raise InputError if a run failed."""
+        if result.failures:
+            failed = result.failures[0]
+            raise InputError(f"{len(result.failures)} run(s) failed, first {failed.trial.name}: {failed.error}")
+        return result

@@ -1,3 +1,6 @@
 """Claims about pre-training and contextual representations."""
 
-from qkv.experiments.claims.pretraining import word_senses  # noqa: F401  (imported to be registered)
+from qkv.experiments.claims.pretraining import (  # noqa: F401  (imported to be registered)
+    masking_and_next_sentence,
+    word_senses,
+)

@@ -1,0 +1,101 @@
+"""Claim 43: a hierarchical attention network shows the sentences that are crucial for the label."""
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from qkv.datasets.examples.pair import Pair
+from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
+from qkv.experiments.claims.documents.planted import PLANTED
+from qkv.experiments.claims.measurements import Measurements
+from qkv.experiments.claims.verdict import Difference, Mean
+from qkv.experiments.sweep import Sweep
+from qkv.interpret.document_probe import DocumentProbe
+from qkv.registry import register
+from qkv.training.run import Run
+
+REVIEWS, LINES = 100, 12  # reviews of the validation split, and sentences of each
+SMALL_HAN = (
+    "data.size=600", "data.tokenizer.vocab_size=5000", "model.embedding_dim=50", "model.hidden_dim=25",
+    "model.max_length=30", "model.max_words=25", "model.word_dropout=0.1", "train.batch_size=8192", "train.epochs=6",
+    "train.lr=5e-3", "train.warmup=20", "train.ema=0.9", "train.validate_every=500", "train.valid_size=100",
+)  # fmt: skip
+
+
+@register("claim", "crucial-sentences")
+class CrucialSentences(SweepClaim):
+    """Rank of the attention weight of a sentence inserted into reviews, with a strong opinion and without one."""
+
+    number = 43
+    title = "A hierarchical attention network shows the crucial sentences"
+    statement = (
+        "The weights of a hierarchical attention network show which sentences of a document are crucial for its label."
+    )
+    notes = (Note("003", "Attention models"),)
+    equation = (
+        "a_i = softmax_i(u_i . u_s),   v = sum_i a_i h_i;   rank of sentence i = share of the others with a_j < a_i"
+    )
+    source = (
+        "src/qkv/models/han.py::HAN",
+        "src/qkv/experiments/claims/documents/crucial_sentences.py::plant",
+        "src/qkv/experiments/claims/documents/planted.py::PLANTED",
+    )
+    hypothesis = (
+        "A sentence with a strong opinion, that of the label, is inserted at a random position into the first 12 "
+        "sentences of a review. Its weight is above that of 75 % of the other sentences on average (by chance 50 %), "
+        "and at least 10 points more than that of a sentence without opinion at the same position."
+    )
+    criteria = (
+        Mean("rank of the weight: opinion", low=75.0),
+        Difference("rank of the weight: opinion", "rank of the weight: no opinion", low=10.0),
+    )
+    figure = (
+        Panel(
+            "Attention to an inserted sentence", "other sentences with a lower weight, %",
+            points=("rank of the weight: opinion", "rank of the weight: no opinion"),
+        ),
+    )  # fmt: skip
+    limits = (
+        "The inserted sentences have frequent words of opinion. Opinions that need the context are harder to find, and "
+        "a network with a low accuracy has not learned what is crucial."
+    )
+    recipe: ClassVar = {"small": "movie-reviews-han", "full": "movie-reviews-han"}
+    factors: ClassVar = {"model.pooling": ("attention",)}
+    labels: ClassVar = {"pooling=attention": "attention"}
+    overrides: ClassVar = {"small": SMALL_HAN, "full": ()}
+
+    def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
+        sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], measure_ranks)
+        outcomes = self.completed(sweep.run(folder, device=device)).outcomes
+        values = {
+            f"rank of the weight: {name}": tuple(outcome.scores[name] for outcome in outcomes)
+            for name in ("opinion", "no opinion")
+        }
+        return Measurements(tuple(seeds), values)
+
+
+def measure_ranks(run: Run, device: str) -> Mapping[str, float]:
+    """Return the mean rank of the inserted sentence in reviews of the validation split, in percent."""
+    probe, reviews = DocumentProbe(run.folder, device=device), run.data().splits["valid"][:REVIEWS]
+    ranks = {}
+    for name in ("opinion", "no opinion"):
+        planted = [plant(review, number, opinion=name == "opinion") for number, review in enumerate(reviews)]
+        ranks[name] = 100 * sum(rank(probe, text, sentence) for text, sentence in planted) / len(planted)
+    return ranks
+
+
+def plant(review: Pair, seed: int, *, opinion: bool) -> tuple[str, str]:
+    """Insert a sentence at a random position of a review, the same for all kinds; return the text and the sentence."""
+    lines, rng = review.source.splitlines()[:LINES], random.Random(seed)
+    position, choice = rng.randint(0, len(lines)), rng.random()
+    sentences = PLANTED[review.target if opinion else "neutral"]
+    sentence = sentences[int(choice * len(sentences))]
+    return "\n".join([*lines[:position], sentence, *lines[position:]]), sentence
+
+
+def rank(probe: DocumentProbe, text: str, sentence: str) -> float:
+    """Return the share of the other sentences of a text whose weight is lower."""
+    sentences = probe(text).sentences
+    (weight,) = [each.weight for each in sentences if each.text == sentence]
+    return sum(each.weight < weight for each in sentences) / (len(sentences) - 1)

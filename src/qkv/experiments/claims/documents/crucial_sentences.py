@@ -1,21 +1,16 @@
 """Claim 43: a hierarchical attention network shows the sentences that are crucial for the label."""
 
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from qkv.datasets.examples.pair import Pair
 from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
-from qkv.experiments.claims.documents.planted import PLANTED
+from qkv.experiments.claims.documents.planted import measure_ranks
 from qkv.experiments.claims.measurements import Measurements
 from qkv.experiments.claims.verdict import Difference, Mean
 from qkv.experiments.sweep import Sweep
-from qkv.interpret.document_probe import DocumentProbe
 from qkv.registry import register
-from qkv.training.run import Run
 
-REVIEWS, LINES = 100, 12  # reviews of the validation split, and sentences of each
 SMALL_HAN = (
     "data.size=600", "data.tokenizer.vocab_size=5000", "model.embedding_dim=50", "model.hidden_dim=25",
     "model.max_length=30", "model.max_words=25", "model.word_dropout=0.1", "train.batch_size=8192", "train.epochs=6",
@@ -38,7 +33,7 @@ class CrucialSentences(SweepClaim):
     )
     source = (
         "src/qkv/models/han.py::HAN",
-        "src/qkv/experiments/claims/documents/crucial_sentences.py::plant",
+        "src/qkv/experiments/claims/documents/planted.py::plant",
         "src/qkv/experiments/claims/documents/planted.py::PLANTED",
     )
     hypothesis = (
@@ -73,29 +68,3 @@ class CrucialSentences(SweepClaim):
             for name in ("opinion", "no opinion")
         }
         return Measurements(tuple(seeds), values)
-
-
-def measure_ranks(run: Run, device: str) -> Mapping[str, float]:
-    """Return the mean rank of the inserted sentence in reviews of the validation split, in percent."""
-    probe, reviews = DocumentProbe(run.folder, device=device), run.data().splits["valid"][:REVIEWS]
-    ranks = {}
-    for name in ("opinion", "no opinion"):
-        planted = [plant(review, number, opinion=name == "opinion") for number, review in enumerate(reviews)]
-        ranks[name] = 100 * sum(rank(probe, text, sentence) for text, sentence in planted) / len(planted)
-    return ranks
-
-
-def plant(review: Pair, seed: int, *, opinion: bool) -> tuple[str, str]:
-    """Insert a sentence at a random position of a review, the same for all kinds; return the text and the sentence."""
-    lines, rng = review.source.splitlines()[:LINES], random.Random(seed)
-    position, choice = rng.randint(0, len(lines)), rng.random()
-    sentences = PLANTED[review.target if opinion else "neutral"]
-    sentence = sentences[int(choice * len(sentences))]
-    return "\n".join([*lines[:position], sentence, *lines[position:]]), sentence
-
-
-def rank(probe: DocumentProbe, text: str, sentence: str) -> float:
-    """Return the share of the other sentences of a text whose weight is lower."""
-    sentences = probe(text).sentences
-    (weight,) = [each.weight for each in sentences if each.text == sentence]
-    return sum(each.weight < weight for each in sentences) / (len(sentences) - 1)

@@ -1,5 +1,14 @@
 """Sentences that are inserted into reviews: strong opinions, and statements without one."""
 
+import random
+from collections.abc import Mapping
+
+from qkv.datasets.examples.pair import Pair
+from qkv.interpret.document_probe import DocumentProbe
+from qkv.training.run import Run
+
+REVIEWS, LINES = 100, 12  # reviews of the validation split, and sentences of each
+
 PLANTED: dict[str, tuple[str, ...]] = {
     "positive": (
         "this is a wonderful and brilliant film , one of the best of the year .",
@@ -17,3 +26,29 @@ PLANTED: dict[str, tuple[str, ...]] = {
         "they meet at night in a small room , and then she takes the train .",
     ),
 }
+
+
+def measure_ranks(run: Run, device: str) -> Mapping[str, float]:
+    """Return the mean rank of the inserted sentence in reviews of the validation split, in percent."""
+    probe, reviews = DocumentProbe(run.folder, device=device), run.data().splits["valid"][:REVIEWS]
+    ranks = {}
+    for name in ("opinion", "no opinion"):
+        planted = [plant(review, number, opinion=name == "opinion") for number, review in enumerate(reviews)]
+        ranks[name] = 100 * sum(rank(probe, text, sentence) for text, sentence in planted) / len(planted)
+    return ranks
+
+
+def plant(review: Pair, seed: int, *, opinion: bool) -> tuple[str, str]:
+    """Insert a sentence at a random position of a review, the same for all kinds; return the text and the sentence."""
+    lines, rng = review.source.splitlines()[:LINES], random.Random(seed)
+    position, choice = rng.randint(0, len(lines)), rng.random()
+    sentences = PLANTED[review.target if opinion else "neutral"]
+    sentence = sentences[int(choice * len(sentences))]
+    return "\n".join([*lines[:position], sentence, *lines[position:]]), sentence
+
+
+def rank(probe: DocumentProbe, text: str, sentence: str) -> float:
+    """Return the share of the other sentences of a text whose weight is lower."""
+    sentences = probe(text).sentences
+    (weight,) = [each.weight for each in sentences if each.text == sentence]
+    return sum(each.weight < weight for each in sentences) / (len(sentences) - 1)

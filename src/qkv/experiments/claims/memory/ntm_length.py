@@ -1,24 +1,18 @@
 """Claim 44: a neural Turing machine copies sequences longer than those in training; an LSTM does not."""
 
-import torch
-from torch.nn import functional as F
+from typing import Any
 
-from qkv.datasets.corpora.synthetic.bit_sequences import Copy, Sequences
+import torch
+
 from qkv.experiments.claims.claim import Note, Panel, SampledClaim, Scale
 from qkv.experiments.claims.cost import threads
 from qkv.experiments.claims.measurements import Sample
+from qkv.experiments.claims.memory.copy_task import BITS, MULTIPLES, TRAINED, train_and_test
 from qkv.experiments.claims.verdict import Difference, Mean
 from qkv.models.memory.lstm_memory import LSTMMemory, LSTMMemoryConfig
 from qkv.models.memory.ntm import NTM, NTMConfig
 from qkv.nn.interfaces import SequenceModel
 from qkv.registry import register
-
-BITS = {"small": 4, "full": 8}
-TRAINED = {"small": 5, "full": 20}  # longest sequence in training
-MULTIPLES = (1, 2, 4)  # tested lengths, as multiples of it
-STEPS = {"small": 1500, "full": 4000}
-LEARNING_RATE = {"small": 1e-2, "full": 3e-3}
-BATCH, CLIP, TEST_SIZE = 16, 0.1, 50
 
 
 @register("claim", "ntm-length")
@@ -58,7 +52,7 @@ class NTMLength(SampledClaim):
         bits = BITS[scale]
         sizes = {"input_dim": bits + 2, "output_dim": bits}
         locations = 2 * max(MULTIPLES) * TRAINED[scale]
-        models: dict[str, SequenceModel] = {
+        models: dict[str, SequenceModel[Any]] = {
             "NTM": NTM(NTMConfig(**sizes, hidden_dim=64, locations=locations)),
             "LSTM": LSTMMemory(LSTMMemoryConfig(**sizes, hidden_dim=120)),
         }
@@ -67,30 +61,3 @@ class NTMLength(SampledClaim):
             curves = {name: train_and_test(model.to(device), scale, seed) for name, model in models.items()}
         values = {f"wrong bits at twice the length: {name}": curve[2] for name, curve in curves.items()}
         return Sample(values, {f"wrong bits by length: {name}": curve for name, curve in curves.items()})
-
-
-def train_and_test(model: SequenceModel, scale: Scale, seed: int) -> dict[int, float]:
-    """Train a model to copy; return the share of wrong bits, in percent, by the multiple of the trained length."""
-    copy, longest = Copy(BITS[scale]), TRAINED[scale]
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE[scale])
-    for step in range(STEPS[scale]):
-        length = int(torch.randint(1, longest + 1, ()))
-        inputs, targets = answers(copy.generate(f"train {seed} {step}", BATCH, (length,)), model.device)
-        loss = F.binary_cross_entropy_with_logits(model(inputs)[:, -length:], targets)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-    wrong = {}
-    with torch.no_grad():
-        for multiple in MULTIPLES:
-            length = multiple * longest
-            inputs, targets = answers(copy.generate(f"test {length}", TEST_SIZE, (length,)), model.device)
-            wrong[multiple] = 100 * float(((model(inputs)[:, -length:] > 0) != (targets > 0.5)).double().mean())
-    return wrong
-
-
-def answers(sequences: Sequences, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the inputs of all steps, and the targets of the steps of the answer."""
-    targets = sequences.targets[:, sequences.answer_mask > 0]
-    return torch.from_numpy(sequences.inputs).to(device), torch.from_numpy(targets).to(device)

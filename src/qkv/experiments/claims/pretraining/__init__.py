@@ -2,5 +2,6 @@
 
 from qkv.experiments.claims.pretraining import (  # noqa: F401  (imported to be registered)
     masking_and_next_sentence,
+    pretraining_helps,
     word_senses,
 )

@@ -26,6 +26,7 @@ def minilm_folder(package: str = PACKAGE) -> Path:
 @torch.no_grad()
 def word_vectors(model: Bert, word: str, sentences: Sequence[str]) -> Float[Tensor, "layers sentences dim"]:
     """Return the input embedding of a word (layer 0) and its hidden state of each block, in each sentence."""
+    assert model.tokenizer is not None
     (token,) = model.tokenizer.encode(word)
     hidden: list[Tensor] = []
     hooks = [block.register_forward_hook(lambda _, inputs, x: hidden.append(x[0])) for block in model.encoder]

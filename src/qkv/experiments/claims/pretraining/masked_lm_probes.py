@@ -1,6 +1,6 @@
 """What a model pre-trained with masked language modelling predicts, and what its [CLS] vector contains."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -26,14 +26,14 @@ def measure_pretraining(run: Run, device: str) -> Mapping[str, float]:
 
     def task(rule: str) -> MaskedLMTask:
         options = recipe.task.replace(**RULES[rule])
-        return MaskedLMTask.for_evaluation(data, model, options, recipe.train, recipe.seed)
+        return MaskedLMTask(data, model.tokenizer, model.config, options, recipe.train, recipe.seed)
 
     accuracy = {rule: (t := task(rule)).score_examples(model, t.valid)["accuracy"] for rule in RULES}
     return {**accuracy, "next sentence": next_sentence_probe(model, task("unchanged"), data.documents("valid"))}
 
 
 @torch.no_grad()
-def next_sentence_probe(model: Bert, task: MaskedLMTask, documents: Sequence[str]) -> float:
+def next_sentence_probe(model: Bert, task: MaskedLMTask, documents: list[str]) -> float:
     """Return the accuracy of a linear classifier of [CLS] vectors: does the second passage follow the first?
 
     One half of the pairs of the documents is for training the classifier, the other for the test.

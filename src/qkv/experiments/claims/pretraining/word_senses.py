@@ -10,6 +10,7 @@ from qkv.experiments.claims.verdict import Difference, Mean
 from qkv.hub import load_as
 from qkv.models.bert import Bert
 from qkv.registry import register
+from qkv.types import Tensor
 
 
 @register("claim", "word-senses")
@@ -52,15 +53,13 @@ class WordSenses(SampledClaim):
 
     def sample(self, scale: Scale, device: torch.device) -> Sample:
         model = load_as(Bert, minilm_folder(), device=device)
-        same, different, nearest = [], [], []
+        same, different, nearest = list[Tensor](), list[Tensor](), list[Tensor]()
         for word, senses in SENSES.items():
             vectors = word_vectors(model, word, [sentence for sense in senses for sentence in sense])
             labels = torch.tensor([number for number, sense in enumerate(senses) for _ in sense], device=device)
-            within, between, right = compare(vectors, labels)
-            same.append(within)
-            different.append(between)
-            nearest.append(right)
-        within, between = (torch.stack(rows).mean(dim=0).tolist() for rows in (same, different))
+            for total, value in zip((same, different, nearest), compare(vectors, labels), strict=True):
+                total.append(value)
+        within, between = ([float(x) for x in torch.stack(rows).mean(dim=0)] for rows in (same, different))
         values = {
             "similarity: same sense": within[-1],
             "similarity: different senses": between[-1],

@@ -15,7 +15,7 @@ from qkv.runtime.device import pick_device
 SMALL_POLICY = (
     "train.epochs=16", "train.batch_size=256", "train.lr=3e-3", "train.validate_every=512", "train.valid_size=1000",
 )  # fmt: skip
-STEPS = {"small": 1500, "full": 10_000}  # of few-shot classification
+STEPS = {"small": 1000, "full": 10_000}  # of few-shot classification
 BASELINES = {"reward": "SNAIL", "gittins": "Gittins index", "ucb": "UCB1", "random": "random"}
 
 

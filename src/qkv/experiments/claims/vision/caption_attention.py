@@ -44,4 +44,4 @@ class CaptionAttention(SweepClaim):
     labels: ClassVar = {"decoder=attend": "with attention", "decoder=tell": "single vector"}
     metric: ClassVar = {"small": "bleu", "full": "exact"}
     quantity = "score"
-    overrides: ClassVar = {"small": SMALL_CAPTIONER, "full": ()}
+    overrides: ClassVar = {"small": (*SMALL_CAPTIONER, "train.epochs=8"), "full": ()}

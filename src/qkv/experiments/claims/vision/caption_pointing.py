@@ -48,7 +48,7 @@ class CaptionPointing(SweepClaim):
     recipe: ClassVar = {"small": "shapes-attend", "full": "shapes-attend"}
     factors: ClassVar = {"model.decoder": ("attend",)}
     labels: ClassVar = {"decoder=attend": "with attention"}
-    overrides: ClassVar = {"small": SMALL_CAPTIONER, "full": ()}
+    overrides: ClassVar = {"small": (*SMALL_CAPTIONER, "train.epochs=12"), "full": ()}
 
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
         sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], measure_pointing)

@@ -77,6 +77,7 @@ def test_rank_of_a_sentence(weight, expected):
     others = [SimpleNamespace(text=str(other), weight=other) for other in (0.1, 0.2)]
     document = SimpleNamespace(sentences=[*others, SimpleNamespace(text="planted", weight=weight)])
     assert rank(lambda text: document, "", "planted") == expected
+    assert rank(lambda text: document, "", "missing") is None
 
 
 def test_a_linear_probe_finds_a_feature_and_nothing_in_noise():

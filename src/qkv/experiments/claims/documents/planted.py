@@ -1,10 +1,11 @@
 """Sentences that are inserted into reviews: strong opinions, and statements without one."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from statistics import fmean
 
 from qkv.datasets.examples.pair import Pair
-from qkv.interpret.document_probe import DocumentProbe
+from qkv.interpret.document_probe import DocumentProbe, WeightedDocument
 from qkv.training.run import Run
 
 REVIEWS, LINES = 100, 12  # reviews of the validation split, and sentences of each
@@ -29,13 +30,17 @@ PLANTED: dict[str, tuple[str, ...]] = {
 
 
 def measure_ranks(run: Run, device: str) -> Mapping[str, float]:
-    """Return the mean rank of the inserted sentence in reviews of the validation split, in percent."""
+    """Return the mean rank of each kind of inserted sentence in reviews of the validation split, in percent.
+
+    Reviews in which the sentence is joined to the one before it are left out, for both kinds.
+    """
     probe, reviews = DocumentProbe(run.folder, device=device), run.data().splits["valid"][:REVIEWS]
-    ranks = {}
-    for name in ("opinion", "no opinion"):
-        planted = [plant(review, number, opinion=name == "opinion") for number, review in enumerate(reviews)]
-        ranks[name] = 100 * sum(rank(probe, text, sentence) for text, sentence in planted) / len(planted)
-    return ranks
+    pairs = [
+        [rank(probe, *plant(review, number, opinion=opinion)) for opinion in (True, False)]
+        for number, review in enumerate(reviews)
+    ]
+    opinion, no_opinion = zip(*(pair for pair in pairs if None not in pair), strict=True)
+    return {"opinion": 100 * fmean(opinion), "no opinion": 100 * fmean(no_opinion)}
 
 
 def plant(review: Pair, seed: int, *, opinion: bool) -> tuple[str, str]:
@@ -47,8 +52,8 @@ def plant(review: Pair, seed: int, *, opinion: bool) -> tuple[str, str]:
     return "\n".join([*lines[:position], sentence, *lines[position:]]), sentence
 
 
-def rank(probe: DocumentProbe, text: str, sentence: str) -> float:
-    """Return the share of the other sentences of a text whose weight is lower."""
+def rank(probe: Callable[[str], WeightedDocument], text: str, sentence: str) -> float | None:
+    """Return the share of the other sentences of a text whose weight is lower; None if it is not one of them."""
     sentences = probe(text).sentences
-    (weight,) = [each.weight for each in sentences if each.text == sentence]
-    return sum(each.weight < weight for each in sentences) / (len(sentences) - 1)
+    weights = [each.weight for each in sentences if each.text == sentence]
+    return sum(each.weight < weights[0] for each in sentences) / (len(sentences) - 1) if weights else None

@@ -240,3 +240,15 @@ def test_invalid_settings_and_data_are_errors(change, words):
 def test_a_tokenizer_without_a_mask_is_an_error():
     with pytest.raises(InputError, match=r"\[MASK\]"):
         prepare(MaskedLMTask, DATA, CharTokenizer.train(TEXTS), BertConfig(vocab_size=9, head="masked_lm"))
+
+
+def test_shares_of_masking_must_not_exceed_one():
+    with pytest.raises(InputError, match="random_share"):
+        prepared("masked_lm", length=64, batch_size=64 * 16, mask_share=0.8, random_share=0.3)
+
+
+def test_the_rule_of_masking_is_an_option():
+    task = prepared("masked_lm", length=64, batch_size=64 * 16, mask_share=1.0, random_share=0.0)
+    for batch in batches(task, 0):
+        masked = batch.targets != IGNORE
+        assert (batch.token_ids.gather(1, batch.positions)[masked] == MASK).all()

@@ -39,6 +39,15 @@ def test_fifteen_percent_are_selected_and_split_eighty_ten_ten():
     assert (targets[selected] == tokens[selected]).all()
 
 
+@pytest.mark.parametrize(("mask_share", "random_share"), [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
+def test_the_shares_of_masks_and_random_tokens_can_be_set(mask_share, random_share):
+    tokens, maskable = random_text()
+    inputs, targets = mask(tokens, maskable, mask_share=mask_share, random_share=random_share)
+    selected = targets != IGNORE
+    assert (inputs[selected] == MASK).double().mean() == mask_share
+    assert (inputs[selected] != tokens[selected]).double().mean() == pytest.approx(mask_share + random_share, abs=0.01)
+
+
 def test_every_position_is_selected_equally_often():
     tokens, maskable = random_text(4000, 42)
     frequency = (mask(tokens, maskable).targets != IGNORE).double().mean(dim=0)[1:-1]

@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch.nn import functional as F
 
-from qkv.config import Budget, Rate, require
+from qkv.config import Budget, Probability, Rate, require
 from qkv.datasets.columns import PERPLEXITY, Column
 from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
 from qkv.datasets.tensor_batch import TensorBatch
@@ -29,7 +30,7 @@ from qkv.metrics import Metric
 from qkv.models.bert import MLM_HEADS, Bert, Pretraining
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.base.masking import IGNORE, mask_tokens, sentence_pairs
+from qkv.tasks.base.masking import IGNORE, MASK_SHARE, RANDOM_SHARE, mask_tokens, sentence_pairs
 from qkv.tasks.base.task import ACCURACY, LOSS, Task, TaskConfig, perplexity
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
@@ -120,8 +121,16 @@ class MaskedLMConfig(TaskConfig):
     """Options of the task."""
 
     length: Budget = 256  # tokens of a row
+    mask_share: Probability = MASK_SHARE  # of the selected tokens, those replaced by [MASK]
+    random_share: Probability = RANDOM_SHARE  # of the selected tokens, those replaced by random ones
     whole_word_masking: bool = False  # mask all tokens of a word together
     label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> "MaskedLMConfig":
+        total = self.mask_share + self.random_share
+        require(total <= 1 + 1e-9, f"mask_share and random_share must not add up to more than 1, not {total:g}")
+        return self
 
 
 @register("task", "masked_lm")
@@ -268,6 +277,8 @@ class MaskedLMTask(Task):
             self.ordinary.nonzero().squeeze(1),
             torch.Generator().manual_seed(random.Random(seed).getrandbits(32)),
             mask_prob=MASK_PROB,
+            mask_share=self.options.mask_share,
+            random_share=self.options.random_share,
             word_ids=(~self.inside[tokens]).cumsum(dim=1) if self.options.whole_word_masking else None,
         )
         chosen = masking.targets != IGNORE

@@ -10,7 +10,7 @@ from qkv.errors import InputError
 from qkv.types import Bool, Float, Int, Tensor
 
 IGNORE = -1  # target of a token that is not predicted
-MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the selected tokens; the rest are unchanged
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the selected tokens, by default; the rest are unchanged
 
 
 class MaskedTokens(NamedTuple):
@@ -28,18 +28,21 @@ def mask_tokens(
     generator: torch.Generator,
     *,
     mask_prob: float = 0.15,
+    mask_share: float = MASK_SHARE,
+    random_share: float = RANDOM_SHARE,
     word_ids: Int[Tensor, "batch length"] | None = None,
 ) -> MaskedTokens:
     """Select a fraction of each row's maskable tokens, at least one.
 
-    80 % of them become `mask`, 10 % one of `random_tokens`, 10 % are unchanged. With `word_ids`, the index of the word
-    of each token, whole words are selected, as many as fit into the fraction (whole-word masking).
+    `mask_share` of them become `mask`, `random_share` one of `random_tokens`, the rest are unchanged. With `word_ids`,
+    the index of the word of each token, whole words are selected, as many as fit into the fraction (whole-word
+    masking).
     """
     selected = _select(maskable, mask_prob, word_ids, generator)
     uniform = torch.rand(tokens.shape, generator=generator)
     replacements = random_tokens[torch.randint(len(random_tokens), tokens.shape, generator=generator)]
-    inputs = torch.where(selected & (uniform < MASK_SHARE), mask, tokens)
-    is_random = selected & (uniform >= MASK_SHARE) & (uniform < MASK_SHARE + RANDOM_SHARE)
+    inputs = torch.where(selected & (uniform < mask_share), mask, tokens)
+    is_random = selected & (uniform >= mask_share) & (uniform < mask_share + random_share)
     inputs = torch.where(is_random, replacements, inputs)
     return MaskedTokens(inputs, torch.where(selected, tokens, IGNORE))
 

@@ -4,8 +4,9 @@
     QKV_DATA=... python -m benchmarks.engine --steps 400     longer runs
 
 (Without a GPU: 4 layers of width 128, 12 x 64 characters.) The trainer loads batches, updates the weights and logs
-every 20 steps; its speed is the one in its log. The bare step is the same compiled and captured step with the same optimizer,
-on one batch that stays on the device. They are timed in turns, and the overhead of a round is 1 - trainer / bare step.
+every 20 steps; its speed is the one in its log. The bare step is the same compiled and captured step with the same
+optimizer, on one batch that stays on the device. They are timed in turns; the overhead of a round is
+1 - trainer / bare step.
 """
 
 import argparse

@@ -9,7 +9,7 @@ from qkv.experiments.claims.cost import threads
 from qkv.experiments.claims.measurements import Sample
 from qkv.experiments.claims.memory.copy_task import BITS, MULTIPLES, TRAINED, train_and_test
 from qkv.experiments.claims.verdict import Difference, Mean
-from qkv.models.memory.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.memory.lstm_baseline import LSTMBaseline, LSTMBaselineConfig
 from qkv.models.memory.ntm import NTM, NTMConfig
 from qkv.nn.interfaces import SequenceModel
 from qkv.registry import register
@@ -27,7 +27,7 @@ class NTMLength(SampledClaim):
     )
     notes = (Note("003", "Generalized model of attention"), Note("003", "Alignment scores"))
     equation = "r_t = sum_i w_t(i) M_t(i),   sum_i w_t(i) = 1,   0 <= w_t(i) <= 1"
-    source = ("src/qkv/models/memory/ntm.py::NTM", "src/qkv/models/memory/lstm_memory.py::LSTMMemory")
+    source = ("src/qkv/models/memory/ntm.py::NTM", "src/qkv/models/memory/lstm_baseline.py::LSTMBaseline")
     hypothesis = (
         "After training on sequences of 1 to 5 bit vectors (20 at full scale), less than 10 % of the bits of the "
         "machine are wrong at twice the trained length, and at least 15 points fewer than of an LSTM. By chance "
@@ -54,7 +54,7 @@ class NTMLength(SampledClaim):
         locations = 2 * max(MULTIPLES) * TRAINED[scale]
         models: dict[str, SequenceModel[Any]] = {
             "NTM": NTM(NTMConfig(**sizes, hidden_dim=64, locations=locations)),
-            "LSTM": LSTMMemory(LSTMMemoryConfig(**sizes, hidden_dim=120)),
+            "LSTM": LSTMBaseline(LSTMBaselineConfig(**sizes, hidden_dim=120)),
         }
         seed = torch.initial_seed()
         with threads(1):

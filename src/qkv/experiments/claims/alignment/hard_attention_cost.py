@@ -55,8 +55,8 @@ class HardAttentionCost(SampledClaim):
     )  # fmt: skip
     limits = (
         "A fused kernel for soft attention can be faster than separate operations for hard attention. If the part is "
-        "chosen without scores of all others, as in a glimpse of an image, hard attention does not depend on n. A first "
-        "measurement on a busy machine, with three seeds, did not decide about the time: 0.64 [0.41, 1.01]."
+        "chosen without scores of all others, as in a glimpse of an image, hard attention does not depend on n. A "
+        "first measurement on a busy machine, with three seeds, did not decide about the time: 0.64 [0.41, 1.01]."
     )
 
     seeds = 10  # the load of the machine varies

@@ -34,7 +34,6 @@ class CrucialSentences(SweepClaim):
     source = (
         "src/qkv/models/han.py::HAN",
         "src/qkv/experiments/claims/documents/planted.py::plant",
-        "src/qkv/experiments/claims/documents/planted.py::PLANTED",
     )
     hypothesis = (
         "A sentence with a strong opinion, that of the label, is inserted at a random position into the first 12 "

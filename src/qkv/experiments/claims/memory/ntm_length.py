@@ -45,7 +45,7 @@ class NTMLength(SampledClaim):
     )  # fmt: skip
     limits = (
         "The machine must have learned the task, which it does not with every seed after few steps, and the memory "
-        "must have a location for each vector. Beyond that the copy fails."
+        "must have a location for each vector. Beyond that the copy fails. More seeds would narrow the interval."
     )
 
     def sample(self, scale: Scale, device: torch.device) -> Sample:

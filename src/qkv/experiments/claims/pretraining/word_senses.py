@@ -25,7 +25,7 @@ class WordSenses(SampledClaim):
     )
     notes = (Note("003", "ELMo model"), Note("003", "BERT model"))
     equation = "input: E[x_t];   contextual: h_t = f(x_1 ... x_n)_t;   similarity = cos(h, h')"
-    source = ("src/qkv/models/bert.py::Bert", "src/qkv/experiments/claims/pretraining/senses.py::SENSES")
+    source = ("src/qkv/models/bert.py::Bert", "src/qkv/experiments/claims/pretraining/contextual.py::word_vectors")
     hypothesis = (
         "For six words in four sentences per sense, the vectors of the last layer of a pretrained encoder with six "
         "layers (MiniLM) are more similar within a sense than between senses, by a cosine of at least 0.1, and the "

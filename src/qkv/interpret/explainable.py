@@ -178,7 +178,7 @@ class Explainable(ABC):
     def _projection(self, attend: Attend) -> Tensor | None:
         """Return the weight of the output projection after an attention layer."""
         blocks = (module for module in self.model.modules() if isinstance(module, MultiHeadAttention))
-        return next((block.out_proj.weight for block in blocks if block.attend is attend), None)
+        return next((block.out_proj.weight.detach() for block in blocks if block.attend is attend), None)
 
     def attention_scores(self, *, norms: bool, all_layers: bool) -> Float[Tensor, "outputs units"]:
         """Return the attention of each output to the units, averaged over heads and over one or all layers."""

@@ -52,6 +52,7 @@ class Translation(Decoded):
         if reads_trees(model.config) or getattr(model, "pointer", None) is not None:
             raise InputError(f"{translator.name}: qkv explain does not support models with trees or pointers")
         source, best = translator.decode_one(text)
+        self.tokenizer = tokenizer
         self.ids, self.special_tokens = source.encoding.ids, translator.special_tokens
         self.unknown = tokenizer.source.special_tokens.unk or 0
         inside = torch.tensor([begin < end for begin, end in source.encoding.offsets])
@@ -87,7 +88,7 @@ class ImageCaption(Decoded):
         config = captioner.model.config
         picture = image if isinstance(image, NamedImage) else captioner.load_image(Path(image))
         self.pixels: UInt8[np.ndarray, "height width colours"] = picture.pixels
-        self.image = as_model_input(torch.from_numpy(picture.image)[None].to(captioner.model.device)).float()
+        self.image = as_model_input(torch.from_numpy(picture.image.copy())[None].to(captioner.model.device)).float()
         self.begin, self.grid = captioner.special_tokens.begin, config.grid
         rows, columns = config.grid
         units = tuple(f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1))

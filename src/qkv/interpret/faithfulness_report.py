@@ -24,7 +24,7 @@ from qkv.pipelines.captioner import NamedImage
 
 RESAMPLES = 2000
 LEVELS = (2.5, 97.5)  # percentiles of a 95 % interval
-MAX_OUTPUTS = 3  # explained outputs of an example, evenly spaced
+MAX_OUTPUTS = 3  # explained outputs of an example, chosen at random
 MAX_REWEIGHTED = 50  # examples whose attention weights are replaced
 FIXED_BIN = BINS.index(0.2)  # fraction of the units whose comprehensiveness is reported on its own
 REFERENCE = "leave_one_out"  # method that the others are compared with
@@ -110,13 +110,13 @@ def faithfulness_report(
     for number, example in enumerate(examples):
         prediction = build_explainable(pipeline, example.source, unit=unit)
         count = len(prediction.outputs)
-        prediction.select(sorted({round(place) for place in np.linspace(0, count - 1, min(count, MAX_OUTPUTS))}))
+        chosen = np.random.default_rng((options.seed, number)).permutation(count)[:MAX_OUTPUTS]
+        prediction.select(chosen.tolist())
         if len(prediction.units) < 2:
             continue
         _add_example(report, prediction, example, methods, options, _compared(other, example, unit, prediction))
         if prediction.layers and report.examples < MAX_REWEIGHTED:
-            middle = len(prediction.outputs) // 2
-            report.reweightings.append(reweight(prediction, middle, seed=number))
+            report.reweightings.append(reweight(prediction, 0, seed=number))
             for (layer, head), effect in head_effects(prediction).items():
                 report.heads.setdefault(f"{layer} {head}", []).append(float(effect.abs().mean()))
         report.examples += 1
@@ -248,18 +248,9 @@ def to_markdown(report: FaithfulnessReport, title: str) -> str:
     ]
     for method, row in data["methods"].items():
         lines.append(f"| {method} | {' | '.join(_cell(row.get(name)) for name in used)} |")
-    lines += ["", *(f"Not applicable: {reason}." for reason in report.skipped)]
+    lines += [line for reason in report.skipped for line in ("", f"Not applicable: {reason}.")]
     if "reweighting" in data:
-        test = data["reweighting"]
-        lines += [
-            f"Other weights (Jain and Wallace), {test['examples']} examples: permuting the attention weights changes "
-            f"the output distribution by {_cell(test['permuted_tvd'])} (total variation distance, median of an example); "
-            f"adversarial weights with a change of at most {test['epsilon']} have a Jensen-Shannon divergence of "
-            f"{_cell(test['adversarial_jsd'])} from the model's (at most 0.69). The largest weight is "
-            f"{_cell(test['max_weight'])}.",
-            "",
-            _heads_line(data["heads"]),
-        ]
+        lines += ["", _reweighting_line(data["reweighting"]), "", _heads_line(data["heads"])]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -267,9 +258,19 @@ def _cell(value: tuple[float, float, float] | None) -> str:
     return "" if value is None else f"{value[0]:.3f} ({value[1]:.3f} to {value[2]:.3f})"
 
 
+def _reweighting_line(test: dict[str, Any]) -> str:
+    """Return the results of the two tests of attention weights."""
+    return (
+        f"Other attention weights (Jain and Wallace), {test['examples']} examples. Permuted weights: the median total "
+        f"variation distance of the output is {_cell(test['permuted_tvd'])}. Adversarial weights, with a distance of "
+        f"at most {test['epsilon']}: the Jensen-Shannon divergence from the model's weights is "
+        f"{_cell(test['adversarial_jsd'])}; the maximum is 0.69. The largest weight is {_cell(test['max_weight'])}."
+    )
+
+
 def _heads_line(heads: dict[str, float]) -> str:
     """Return a sentence on the heads with the greatest effects."""
     ranked = sorted(heads.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{name} {effect:.3f}" for name, effect in ranked[:SHOWN_HEADS])
-    median = float(np.median([*heads.values()]))
-    return f"Head ablation, mean absolute change of log p: {shown}; median of {len(heads)} heads {median:.3f}."
+    median = f"; median of {len(heads)} heads {float(np.median([*heads.values()])):.3f}" if len(heads) > 1 else ""
+    return f"Head ablation, mean absolute change of log p: {shown}{median}."

@@ -9,11 +9,13 @@ from rich.text import Text
 
 from qkv.interpret.explanation import Explanation
 from qkv.pipelines.output import AttentionMap
+from qkv.runtime.text import printable
 from qkv.visualize.glyphs import visible
 from qkv.visualize.terminal import heat_map, shaded_style
 
 TOP = 24  # units shown, unless asked for more
 MAX_LABEL = 20
+MAX_SENTENCE = 34
 BAR = 10  # cells of a bar at the greatest score
 NUMBER = 9  # cells of a number
 MAX_BARS = 2  # methods that have a bar, so that a line fits into 80 columns
@@ -38,8 +40,9 @@ def _unit_lines(explanations: Sequence[Explanation], top: int) -> Iterator[Text]
     shown = range(count)
     if top and count > top:
         shown = np.argsort(-np.abs(first.all_scores[0]), kind="stable")[:top].tolist()
-    labels = [visible(unit.strip() or unit) for unit in first.units]
-    width = min(MAX_LABEL, max(cell_len(labels[number]) for number in shown))
+    sentences = first.explained.unit == "sentence"
+    labels = [printable(unit, MAX_SENTENCE) if sentences else visible(unit.strip() or unit) for unit in first.units]
+    width = min(MAX_SENTENCE if sentences else MAX_LABEL, max(cell_len(labels[number]) for number in shown))
     bars = len(explanations) <= MAX_BARS
     if bars:
         names = [f"    {explanation.method:{NUMBER + BAR - 1}}" for explanation in explanations]

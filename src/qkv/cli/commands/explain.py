@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from qkv.interpret.attribution import AttributionOptions
     from qkv.interpret.explainable import Explainable
     from qkv.interpret.explanation import ExplainedPipeline, Explanation
+    from qkv.interpret.faithfulness_report import ReportExample
 
 LIMIT = 200  # examples of a report
 TOP = 24  # units shown
@@ -60,6 +61,9 @@ Faithful = Annotated[bool, typer.Option("--faithfulness", help="Measure comprehe
 Split = Annotated[
     str | None, typer.Option("--split", metavar="SPLIT", help="Report on the examples of a split, e.g. test.")
 ]
+Input = Annotated[
+    Path | None, typer.Option("--input", metavar="FILE", help="Report on the lines of a file (- for stdin).")
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=options.MAX_COUNT, help="Examples of a report.")]
 Other = Annotated[
     Path | None,
@@ -80,6 +84,7 @@ def explain(
     top: Top = TOP,
     faithfulness: Faithful = False,
     split: Split = None,
+    file: Input = None,
     limit: Limit = LIMIT,
     against: Other = None,
     seed: options.Seed = 0,
@@ -93,21 +98,23 @@ def explain(
     For a text classifier, the scores are those of the predicted label or of --target. For a translator or a captioner,
     each output token is explained, or --target only. A positive score supports the output. With --faithfulness, units
     with the greatest scores are removed: comprehensiveness is the drop of the output's probability without them,
-    sufficiency the drop with them alone. With --split instead of an input, the methods are compared on examples of the
-    run's dataset, and the attention weights are permuted and replaced by adversarial ones (Jain and Wallace 2019).
+    sufficiency the drop with them alone. With --split or --input, the methods are compared on examples of the run's
+    dataset or on the lines of a file, and the attention weights are permuted and replaced by adversarial ones (Jain and
+    Wallace 2019).
     """
     from qkv.interpret.attribution import AttributionOptions, check_methods
 
-    names = check_methods(method or ["attention" if split is None else "all"])
+    is_report = split is not None or file is not None
+    names = check_methods(method or ["all" if is_report else "attention"])
     attribution = AttributionOptions("all" if layers is Layers.all else "last", steps, seed)
-    if split is not None:
-        if (source, document, target, page) != (None, None, None, None):
-            raise InputError("--split cannot be combined with an input, --document, --target or --page")
+    if is_report:
+        if (source, document, target, page) != (None, None, None, None) or (split is not None and file is not None):
+            raise InputError("--split and --input exclude each other, an input, --document, --target and --page")
         with results_to(output):
-            _report(run, names, attribution, split, limit, against, unit, device, json=json)
+            _report(run, names, attribution, split, file, limit, against, unit, device, json=json)
         return
     if against is not None:
-        raise InputError("--against requires --split")
+        raise InputError("--against requires --split or --input")
     _explain_input(run, _read(source, document), names, attribution, target, unit, top, page, output, device,
                    faithfulness=faithfulness, skip="all" in (method or ()), json=json)  # fmt: skip
 
@@ -117,7 +124,7 @@ def _read(source: str | None, document: Path | None) -> str:
     from qkv.cli.texts import read_documents
 
     if (source is None) == (document is None):
-        raise InputError("pass an input: a text, the path of an image, --document FILE, or --split test for a report")
+        raise InputError("pass one input: a text, the path of an image or --document FILE; or --split for a report")
     text = source if document is None else read_documents([document])[0]
     assert text is not None
     if not text.strip():
@@ -129,10 +136,15 @@ def _explain_input(
     run: Path, source: str, names: list[str], attribution: "AttributionOptions", target: str | None, unit: Unit | None,
     top: int, page: Path | None, output: Path | None, device: str, *, faithfulness: bool, skip: bool, json: bool,
 ) -> None:  # fmt: skip
+    from qkv.cli.texts import note_too_long
     from qkv.interpret.attribution import unsupported
     from qkv.interpret.explanation import build_explainable, build_pipeline, explain_all
+    from qkv.pipelines.classifier import Classifier
 
-    prediction = build_explainable(build_pipeline(run, device), source, target, unit and unit.value)
+    pipeline = build_pipeline(run, device)
+    if isinstance(pipeline, Classifier):
+        note_too_long(pipeline, [source])
+    prediction = build_explainable(pipeline, source, target, unit and unit.value)
     if skip:
         for reason in (f"{name}: {why}" for name in names if (why := unsupported(prediction, name))):
             note(reason)
@@ -200,16 +212,14 @@ def as_dict(explanation: "Explanation", *, faithfulness: bool) -> dict[str, Any]
 
 
 def _report(
-    run: Path, names: list[str], attribution: "AttributionOptions", split: str, limit: int, against: Path | None,
-    unit: Unit | None, device: str, *, json: bool,
+    run: Path, names: list[str], attribution: "AttributionOptions", split: str | None, file: Path | None, limit: int,
+    against: Path | None, unit: Unit | None, device: str, *, json: bool,
 ) -> None:  # fmt: skip
-    """Print the report on the examples of a split."""
+    """Print the report on the examples of a split, or on the lines of a file."""
     from qkv.interpret.explanation import build_pipeline
-    from qkv.interpret.faithfulness_report import faithfulness_report, report_examples, summary, to_markdown
+    from qkv.interpret.faithfulness_report import faithfulness_report, summary, to_markdown
 
-    data = open_run(run)[1]
-    (name,) = select_splits(run, [split], list(data.splits))
-    examples = report_examples(data, name, limit)
+    name, examples = _examples(run, split, file, limit)
     pipeline: ExplainedPipeline = build_pipeline(run, device)
     other = None if against is None else build_pipeline(against, device)
     with progress_bar("explaining", len(examples)) as progress:
@@ -220,3 +230,16 @@ def _report(
         result_json({"run": str(run), "split": name, **summary(report)})
     else:
         result(to_markdown(report, f"{run.name}, {name}").rstrip())
+
+
+def _examples(run: Path, split: str | None, file: Path | None, limit: int) -> "tuple[str, list[ReportExample]]":
+    """Return the name and the examples of a split or a file."""
+    from qkv.cli.texts import read_texts
+    from qkv.interpret.faithfulness_report import ReportExample, report_examples
+
+    if split is None:
+        lines = [line for line in read_texts(None, file, strict=False) if line.strip()][:limit]
+        return str(file), [ReportExample(line) for line in lines]
+    data = open_run(run)[1]
+    (name,) = select_splits(run, [split], list(data.splits))
+    return name, report_examples(data, name, limit)

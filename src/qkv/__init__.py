@@ -4,6 +4,7 @@ attention
     qkv.attend(query, key, value)        the attention operator
     qkv.watch(model)                     record the attention weights of any model
     qkv.ablate(model, layer, heads)      run a model with some heads disabled
+    qkv.explain(model, input)            which parts of an input explain a prediction
 
 models
     qkv.load(model)                      load a training run, a saved model or a model of the Hugging Face Hub
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from qkv.attention import attend as attend
     from qkv.attention import watch as watch
     from qkv.hub import load as load
+    from qkv.interpret.explanation import explain as explain
     from qkv.pipelines.captioner import Captioner as Captioner
     from qkv.pipelines.chat_bot import ChatBot as ChatBot
     from qkv.pipelines.classifier import Classifier as Classifier
@@ -63,6 +65,7 @@ _MODULES = {
     "ablate": "qkv.attention",
     "attend": "qkv.attention",
     "watch": "qkv.attention",
+    "explain": "qkv.interpret.explanation",
     "load": "qkv.hub",
     "register": "qkv.registry",
     "Captioner": "qkv.pipelines.captioner",

@@ -1,6 +1,6 @@
 """Attention as one operator: score, position, mask, align, weighted sum."""
 
-from qkv.attention.ablate import ablate
+from qkv.attention.ablate import ablate, replace_weights
 from qkv.attention.addressing import Addressing
 from qkv.attention.align import Align, AlignInput, LocalMonotonic, LocalPredictive, Softmax, Uniform
 from qkv.attention.encoding import Learned, PositionalEncoding, Sinusoidal
@@ -80,5 +80,6 @@ __all__ = [
     "ablate",
     "attend",
     "explain",
+    "replace_weights",
     "watch",
 ]

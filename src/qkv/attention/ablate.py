@@ -1,14 +1,16 @@
-"""Ablation of attention heads."""
+"""Interventions on attention layers: zero the output of heads, or replace the weights."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import final
 
 from torch import nn
 
+from qkv.attention.align import Align, AlignInput
 from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
 from qkv.attention.operator import Attend
-from qkv.attention.score_shape import Outputs, index_tensor
+from qkv.attention.score_shape import Outputs, Weights, index_tensor
+from qkv.errors import InputError, ShapeError
 
 
 def ablate(model: nn.Module, layer: Layer, heads: Sequence[int]) -> "Ablation":
@@ -55,3 +57,64 @@ class Ablation(ExitStack):
 
 def _remove_ablation(attend: Attend, heads: ZeroedHeads) -> None:
     attend.ablations = tuple(ablation for ablation in attend.ablations if ablation is not heads)
+
+
+@contextmanager
+def replace_weights(model: nn.Module, layer: Layer, weights: Weights) -> Iterator[None]:
+    """Run a layer with these attention weights instead of its own: output = weights @ value.
+
+    The weights are [batch, heads, query, key]; a batch size of 1 is expanded. They can require a gradient. A layer that
+    is called step by step takes the next rows at each call, from the first row on in each forward pass. The weights of
+    masked keys are set to zero, and `watch` records the replaced weights.
+    """
+    layers = select_layers(model, [layer])
+    if len(layers) > 1:
+        raise InputError(f"layer {layer!r} matches {len(layers)} attention layers, not one: {', '.join(layers)}")
+    ((name, attend),) = layers.items()
+    if attend.replacement is not None:
+        raise InputError(f"the weights of {name or 'this layer'} are replaced already")
+    replacement = ReplacedWeights(name, weights)
+    hook = model.register_forward_pre_hook(lambda model, inputs: replacement.begin_pass())
+    attend.replacement = replacement
+    try:
+        yield
+    finally:
+        attend.replacement = None
+        hook.remove()
+
+
+@final
+class ReplacedWeights:
+    """Weights of a layer for all queries of a pass, divided among the calls of the layer."""
+
+    def __init__(self, layer: str, weights: Weights) -> None:
+        self.layer = layer
+        self.weights = weights
+        self.row = 0  # first query of the next call
+
+    def begin_pass(self) -> None:
+        """Start again at the first query."""
+        self.row = 0
+
+    def __call__(self, queries: int) -> Align:
+        """Return the align function of the next call."""
+        first, self.row = self.row, self.row + queries
+        if self.row > self.weights.shape[2]:
+            raise ShapeError(
+                f"the weights of {self.layer or 'this layer'} have {self.weights.shape[2]} queries, but the pass more"
+            )
+        return FixedWeights(self.weights[:, :, first : self.row])
+
+
+@final
+class FixedWeights(Align):
+    """Returns the same weights whatever the scores are."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def compute_weights(self, inputs: AlignInput) -> Weights:
+        batch, *rest = inputs.scores.shape
+        if [*self.weights.shape[1:]] != rest or self.weights.shape[0] not in (1, batch):
+            raise ShapeError(f"the weights are {[*self.weights.shape]}, but the scores {[*inputs.scores.shape]}")
+        return self.weights.to(inputs.scores.dtype).expand(batch, -1, -1, -1)

@@ -92,7 +92,7 @@ def build_request(
 
 
 class Attend(nn.Module):
-    """The operator as a module with fixed terms, to which `watch` and `ablate` can attach."""
+    """The operator as a module with fixed terms, to which `watch`, `ablate` and `replace_weights` can attach."""
 
     def __init__(
         self,
@@ -112,6 +112,7 @@ class Attend(nn.Module):
         self.heads = heads  # if known, `watch` and `ablate` check head indices before the first call
         self.watchers: tuple[Callable[[AttentionRequest, Tensor | None], None], ...] = ()
         self.ablations: tuple[Callable[[Tensor], Tensor], ...] = ()
+        self.replacement: Callable[[int], Align] | None = None  # from the number of queries of a call to its weights
 
     def forward(
         self,
@@ -132,11 +133,11 @@ class Attend(nn.Module):
             self.score,
             position or self.position,
             mask,
-            align or self.align,
+            (align or self.align) if self.replacement is None else self.replacement(query.shape[2]),
             self.dropout if self.training else 0.0,
             start=start,
         )
-        backend = choose(request, self.backend)
+        backend = choose(request, self.backend if self.replacement is None else "auto")
         if self.watchers and backend.has_weights:  # exact even if they are sampled
             request.need_weights = True
         result = backend.run(request)

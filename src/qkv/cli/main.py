@@ -20,6 +20,7 @@ from qkv.cli.commands import (
     demo,
     encoders,
     evaluate,
+    explain,
     generate,
     parse,
     train,
@@ -66,6 +67,7 @@ app.command(name="transcribe")(transcribe.transcribe)
 app.command(name="fill")(encoders.fill)
 app.command(name="embed")(encoders.embed)
 app.command(name="view")(view.view)
+app.command(name="explain")(explain.explain)
 app.command(name="convert")(convert.convert)
 app.add_typer(data.app, name="data")
 app.add_typer(catalog.recipes, name="recipes")

@@ -15,6 +15,7 @@ from qkv.models.han import HAN
 from qkv.pipelines.classifier import Classification
 from qkv.pipelines.inputs.text_inputs import split_evenly
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
+from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
 
 
@@ -75,22 +76,25 @@ class DocumentProbe(TextPipeline):
             )
         sentence_weights = records["sentences"].weights[0, 0, 0].tolist()
         word_weights = records["words"].weights[:, 0, 0].float().cpu().numpy()
+        rows = document_rows(self.tokenizer, text, self.model.config.max_words)
         sentences = tuple(
             WeightedSentence(weight, pieces, weights[: len(pieces)])
-            for weight, pieces, weights in zip(sentence_weights, self._rows(text), word_weights, strict=False)
+            for weight, pieces, weights in zip(sentence_weights, rows, word_weights, strict=False)
         )
         probabilities = logits[0].float().softmax(dim=-1).tolist()
         classified = Classification.from_probabilities(text, self.model.labels, probabilities)
         return WeightedDocument(text, classified.label, classified.probabilities, sentences, len(ids) - len(sentences))
 
-    def _rows(self, text: str) -> Iterator[tuple[str, ...]]:
-        """Return the tokens of each row of the model's input, for display."""
-        for sentence in split_sentences(text):
-            for part in split_evenly(self._pieces(sentence) or (sentence,), self.model.config.max_words):
-                yield tuple(part)
 
-    def _pieces(self, sentence: str) -> tuple[str, ...]:
-        """Return the text of each token up to the start of the next."""
-        (encoding,) = self.tokenizer.encode_with_offsets([sentence])
-        starts = [start for start, _ in encoding.offsets]
-        return tuple(sentence[begin:end] for begin, end in pairwise([*starts, len(sentence)]))
+def document_rows(tokenizer: Tokenizer, text: str, max_words: int) -> Iterator[tuple[str, ...]]:
+    """Return the tokens of each row of the model's input, for display."""
+    for sentence in split_sentences(text):
+        for part in split_evenly(_pieces(tokenizer, sentence) or (sentence,), max_words):
+            yield tuple(part)
+
+
+def _pieces(tokenizer: Tokenizer, sentence: str) -> tuple[str, ...]:
+    """Return the text of each token up to the start of the next."""
+    (encoding,) = tokenizer.encode_with_offsets([sentence])
+    starts = [start for start, _ in encoding.offsets]
+    return tuple(sentence[begin:end] for begin, end in pairwise([*starts, len(sentence)]))

@@ -178,6 +178,10 @@ class Captioner(DecoderPipeline):
             for number, rows in enumerate(pieces)
         ]
 
+    def load_image(self, path: Path) -> NamedImage:
+        """Read an image, or the first entry of a file of features."""
+        return next(self._load(path))
+
     def _load(self, path: Path) -> Iterator[NamedImage]:
         config = self.model.config
         expected = (config.channels, config.height, config.width)

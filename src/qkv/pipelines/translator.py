@@ -141,6 +141,12 @@ class Translator(DecoderPipeline):
             for index, hypotheses in results:
                 yield index, [self._answer(sources[index], best, next(maps)) for best in hypotheses]
 
+    def decode_one(self, text: str | Tagged) -> tuple[Source, Hypothesis]:
+        """Return the tokens of a text and those of its translation by greedy search."""
+        sources = self._encode({1: text})
+        ((_, (best,)),) = next(self._decode(sources, GREEDY, "", [0], None))
+        return sources[0], best
+
     def _decode(
         self,
         sources: Sequence[Source],

@@ -1,0 +1,177 @@
+"""`qkv explain`: text, JSON and HTML output for each kind of model, reports, and bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from qkv.interpret import reweighting
+from qkv.models.han import HAN, HANConfig
+from qkv.models.rnn_text import RNNText, RNNTextConfig
+from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
+from qkv.tokenizers import WordTokenizer
+from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
+
+TEXT = "the cat sat on a mat"
+REVIEW = "A fine film. The cat was good, and the dog was fine. I left."
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    path = tmp_path_factory.mktemp("explained")
+    torch.manual_seed(0)
+    words = WordTokenizer.train([REVIEW, "<b> a red circle above a small blue square"], lowercase=True)
+    text = {"head": "classifier", "vocab_size": len(words), "embedding_dim": 4, "hidden_dim": 4}
+    picture = {"height": 8, "width": 8, "encoder": {"name": "cnn", "filters": (4, 8)}, "feature_dim": 6}
+    picture |= {"embedding_dim": 5, "hidden_dim": 7, "max_length": 6, "vocab_size": len(words)}
+    models = {
+        "bert": (tiny_bert("classifier", label_names=("bad", "good")), tiny_tokenizer(path)),
+        "tagger": (tiny_bert("tagger"), tiny_tokenizer(path)),
+        "rnn": (RNNText(RNNTextConfig(**text)), words),
+        "mean": (RNNText(RNNTextConfig(pooling="mean", **text)), words),
+        "han": (HAN(HANConfig(vocab_size=len(words), embedding_dim=4, hidden_dim=3, max_length=2)), words),
+        "captioner": (ShowAttendTell(ShowAttendTellConfig(**picture)), words),
+    }
+    Image.new("RGB", (8, 8), "red").save(path / "red.png")
+    return {"picture": path / "red.png"} | {
+        name: saved(model.eval(), tokenizer, path / name) for name, (model, tokenizer) in models.items()
+    }
+
+
+def test_tokens_are_printed_in_order_with_a_number_for_each_method(qkv, folders):
+    ended = qkv("explain", folders["bert"], TEXT, "--method", "attention", "--method", "gradient", "--faithfulness")
+    assert ended.code == 0, ended.err
+    heading, *lines = ended.out.splitlines()
+    assert heading.split() == ["attention", "gradient"]
+    assert [line.split()[0] for line in lines[:6]] == TEXT.split()
+    assert [line.split()[0] for line in lines[-2:]] == ["attention", "gradient"]
+    assert "good" in ended.err or "bad" in ended.err
+    assert max(map(len, ended.out.splitlines())) <= 80
+
+
+def test_all_methods_fit_into_a_line_and_those_that_do_not_apply_are_noted(qkv, folders):
+    ended = qkv("explain", folders["rnn"], REVIEW, "--method", "all")
+    assert ended.code == 0, ended.err
+    assert "note: rollout" in ended.err
+    assert len(ended.out.splitlines()[0].split()) == 6
+    assert max(map(len, ended.out.splitlines())) <= 80
+
+
+def test_a_long_text_shows_the_strongest_units_unless_all_are_asked_for(qkv, folders):
+    few = qkv("explain", folders["rnn"], REVIEW, "--top", 3)
+    assert len(few.out.splitlines()) == 5
+    assert "more" in few.out.splitlines()[-1]
+    everything = qkv("explain", folders["rnn"], REVIEW, "--top", 0)
+    assert len(everything.out.splitlines()) > 15
+
+
+def test_json_has_units_and_scores(qkv, folders):
+    ended = qkv(
+        "explain", folders["bert"], TEXT, "--method", "leave_one_out", "--target", "bad", "--json", "--faithfulness"
+    )
+    found = json.loads(ended.out)
+    assert found["units"] == TEXT.split()
+    assert found["method"] == "leave_one_out"
+    (output,) = found["outputs"]
+    assert output["output"] == "bad"
+    assert len(output["scores"]) == 6
+    assert len(output["comprehensiveness"]) == len(output["bins"]) == 5
+
+
+def test_words_and_sentences_of_a_document(qkv, folders, tmp_path):
+    (tmp_path / "review.txt").write_text(REVIEW)
+    ended = qkv("explain", folders["han"], "--document", tmp_path / "review.txt", "--unit", "sentence", "--json")
+    assert json.loads(ended.out)["units"] == ["A fine film.", "The cat was good, and the dog was fine."]
+    assert "exceed the model's maximum of 2 sentences" in ended.err
+    words = json.loads(qkv("explain", folders["han"], REVIEW, "--json").out)
+    assert words["units"][:4] == ["A", "fine", "film", "."]
+
+
+def test_each_output_of_a_translator_or_one(qkv, run):
+    lines = qkv("explain", run, "5 March 2026")
+    assert lines.code == 0, lines.err
+    assert all("<-" in line for line in lines.out.splitlines()[1:])
+    one = json.loads(qkv("explain", run, "5 March 2026", "--target", "0", "--json").out)
+    assert len(one["outputs"]) == 1
+    assert "".join(one["units"]) == "5 March 2026"
+
+
+def test_regions_of_an_image(qkv, folders, tmp_path):
+    page = tmp_path / "page.html"
+    ended = qkv("explain", folders["captioner"], folders["picture"], "--target", "0", "--page", page)
+    assert ended.code == 0, ended.err
+    assert "attention" in ended.out
+    assert "data:image/png" in page.read_text()
+
+
+def test_a_page_is_self_contained_and_escapes_tokens(qkv, folders, tmp_path):
+    page = tmp_path / "page.html"
+    ended = qkv("explain", folders["bert"], "<script> cat", "--method", "all", "--page", page, "--faithfulness")
+    assert ended.code == 0, ended.err
+    text = page.read_text()
+    assert "<script" not in text
+    assert "&lt;" in text
+    assert "http" not in text.replace("http-equiv", "")
+    assert text.count("<section>") == 7
+
+
+def test_output_is_written_to_a_file(qkv, folders, tmp_path):
+    ended = qkv("explain", folders["bert"], TEXT, "--output", tmp_path / "scores.txt")
+    assert ended.out == f"{tmp_path / 'scores.txt'}\n"
+    assert "mat" in (tmp_path / "scores.txt").read_text()
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    """A short search for adversarial weights."""
+    monkeypatch.setattr(reweighting, "STEPS", 2)
+    monkeypatch.setattr(reweighting, "PERMUTATIONS", 2)
+
+
+def test_a_report_on_the_examples_of_a_run(qkv, run, tmp_path, few_steps):
+    ended = qkv("explain", run, "--split", "test", "--limit", 1, "--output", tmp_path / "report.md", "--against", run)
+    assert ended.code == 0, ended.err
+    text = (tmp_path / "report.md").read_text()
+    assert "| attention |" in text
+    assert "Jain and Wallace" in text
+    found = json.loads(qkv("explain", run, "--split", "test", "--limit", 1, "--json", "--method", "random").out)
+    assert found["examples"] == 1
+    assert set(found["methods"]) == {"random"}
+
+
+def test_a_report_on_the_lines_of_a_file(qkv, folders, tmp_path, few_steps):
+    (tmp_path / "texts.txt").write_text(f"{TEXT}\n\nthe dog sat\n")
+    ended = qkv("explain", folders["bert"], "--input", tmp_path / "texts.txt", "--json", "--against", folders["bert"])
+    found = json.loads(ended.out)
+    assert found["examples"] == 2
+    assert found["methods"]["gradient"]["seed_agreement"][0] == pytest.approx(1.0)
+    assert len(found["heads"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "words"),
+    [
+        ("bert", [""], "empty"),
+        ("bert", [" \n"], "empty"),
+        ("bert", [], "pass one input"),
+        ("bert", [TEXT, "--method", "gradeint"], "did you mean gradient"),
+        ("bert", [TEXT, "--target", "godo"], "did you mean good"),
+        ("bert", [TEXT, "--unit", "sentence"], "hierarchical"),
+        ("bert", [TEXT, "--split", "test"], "--split"),
+        ("bert", ["--split", "test"], "not a training run"),
+        ("bert", [TEXT, "--against", "runs/other"], "--against"),
+        ("mean", [REVIEW], "no attention"),
+        ("rnn", [REVIEW, "--method", "rollout"], "self-attention"),
+        ("tagger", [TEXT], "cannot be explained"),
+        ("captioner", ["missing.png"], "missing.png"),
+    ],
+)
+def test_bad_input_is_an_error(qkv, folders, model, arguments, words):
+    assert words in qkv("explain", folders[model], *arguments).error
+
+
+def test_an_unknown_output_token_or_run_split_is_an_error(qkv, run):
+    assert "index" in qkv("explain", run, "5 March 2026", "--target", "99").error
+    assert "split" in qkv("explain", run, "--split", "tset").error

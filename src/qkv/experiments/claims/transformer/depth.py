@@ -33,7 +33,7 @@ class Depth(RecipeClaim):
     )
     figure = (
         Panel(
-            "Encoder of 2 layers, and of 12 (small scale) or 24 (full scale)",
+            "Shallow (2 layers) and deep encoder",
             "exact match, % (small scale) or BLEU (full scale)", points=("score: shallow", "score: deep"),
         ),
     )  # fmt: skip

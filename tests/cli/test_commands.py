@@ -58,6 +58,10 @@ def test_commands_and_options() -> None:
             "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--num-beams", "--output",
             "--split", "--strict",
         ],
+        "explain": [
+            "--against", "--device", "--document", "--faithfulness", "--input", "--json", "--layers", "--limit",
+            "--method", "--output", "--page", "--seed", "--split", "--steps", "--target", "--top", "--unit",
+        ],
         "compare": [
             "--by-length", "--data-dir", "--device", "--force", "--json", "--metric", "--output", "--ray",
             "--ray-address", "--seeds", "--set", "--split", "--vary", "--workers",

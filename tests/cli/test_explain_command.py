@@ -90,7 +90,7 @@ def test_words_and_sentences_of_a_document(qkv, folders, tmp_path):
 
 
 def test_each_output_of_a_translator_or_one(qkv, run):
-    lines = qkv("explain", run, "5 March 2026")
+    lines = qkv("explain", run, "5 March 2026", "--top", 0)
     assert lines.code == 0, lines.err
     assert all("<-" in line for line in lines.out.splitlines()[1:])
     one = json.loads(qkv("explain", run, "5 March 2026", "--target", "0", "--json").out)

@@ -1,1 +1,1 @@
-"""Attention maps of trained models: what attends to what, in every layer and head."""
+"""Attention maps of trained models, attribution of predictions to inputs, and tests of their faithfulness."""

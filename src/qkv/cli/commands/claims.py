@@ -35,7 +35,7 @@ OutputFolder = Annotated[
 ]
 
 
-@app.callback(help="List the claims of the lecture notes, run them, and write their pages.")
+@app.callback(help="List, run and report claims of lecture notes.")
 def list_claims(
     context: typer.Context,
     output: OutputFolder = CLAIMS,

@@ -93,7 +93,9 @@ def explain(
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Explain a prediction: score each token, word, sentence or region of the input.
+    """Explain a prediction by scores of its inputs.
+
+    Scores each token, word, sentence or region of the input.
 
     For a text classifier, the scores are those of the predicted label or of --target. For a translator or a captioner,
     each output token is explained, or --target only. A positive score supports the output. With --faithfulness, units

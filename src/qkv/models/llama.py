@@ -90,7 +90,7 @@ class LlamaConfig(Config):
         )
         require(
             not is_encoding(self.position),
-            f"position {self.position.name!r} is added to embeddings; choose rotary, relative, alibi or none",
+            f"position {self.position.name!r} is added to embeddings; choose one inside attention, or none",
         )
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
         return self

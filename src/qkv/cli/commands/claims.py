@@ -61,7 +61,10 @@ def list_claims(
 
 @app.command(name="show")
 def show_claim(name: Name, output: OutputFolder = CLAIMS, json: options.Json = False) -> None:
-    """Show a claim: statement, equation, code, criteria, and the numbers of its newest record."""
+    """Show a claim and its newest record.
+
+    The statement, equation, code, criteria and numbers.
+    """
     from qkv.experiments.claims.runner import command, find_claim
 
     claim = find_claim(name)
@@ -138,7 +141,10 @@ def report_claims(
     output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Folder of the pages.")],
     json: options.Json = False,
 ) -> None:
-    """Write the index, and one page with a figure per claim, from records."""
+    """Write pages of claims from their records.
+
+    An index, and one page with a figure per claim.
+    """
     from qkv.experiments.claims.report import write_report
 
     paths = write_report(records, output)

@@ -77,62 +77,63 @@ class Criterion(ABC):
 
 
 @dataclass(frozen=True)
-class Mean(Criterion):
-    """The mean of one condition; the interval is Student's."""
+class OneCondition(Criterion):
+    """A quantity of one condition."""
 
     name: str
     low: float | None = None
     high: float | None = None
 
     @property
-    def quantity(self) -> str:
-        return self.name
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+
+@dataclass(frozen=True)
+class TwoConditions(Criterion):
+    """A quantity that compares two conditions."""
+
+    a: str
+    b: str
+    low: float | None = None
+    high: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.name,)
+        return self.a, self.b
+
+
+@dataclass(frozen=True)
+class Mean(OneCondition):
+    """The mean of one condition; the interval is Student's."""
+
+    @property
+    def quantity(self) -> str:
+        return self.name
 
     def estimate(self, measurements: Measurements) -> Estimate:
         return _mean(measurements.value(self.name))
 
 
 @dataclass(frozen=True)
-class Difference(Criterion):
+class Difference(TwoConditions):
     """mean(a) - mean(b); the interval is Welch's."""
-
-    a: str
-    b: str
-    low: float | None = None
-    high: float | None = None
 
     @property
     def quantity(self) -> str:
         return f"({self.a}) - ({self.b})"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.a, self.b
 
     def estimate(self, measurements: Measurements) -> Estimate:
         return _difference(measurements.value(self.a), measurements.value(self.b))
 
 
 @dataclass(frozen=True)
-class Ratio(Criterion):
+class Ratio(TwoConditions):
     """Geometric mean of a divided by that of b; the interval is Welch's, of the logarithms."""
-
-    a: str
-    b: str
-    low: float | None = None
-    high: float | None = None
 
     @property
     def quantity(self) -> str:
         return f"({self.a}) / ({self.b})"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.a, self.b
 
     def estimate(self, measurements: Measurements) -> Estimate:
         logs = [_logarithms(name, measurements.value(name)) for name in (self.a, self.b)]
@@ -144,21 +145,12 @@ class Ratio(Criterion):
 
 
 @dataclass(frozen=True)
-class Equal(Criterion):
+class Equal(TwoConditions):
     """Largest |a - b| over the seeds, which must be below `high`; each seed is compared with itself."""
-
-    a: str
-    b: str
-    high: float | None
-    low: float | None = None
 
     @property
     def quantity(self) -> str:
         return f"largest |({self.a}) - ({self.b})|"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.a, self.b
 
     def estimate(self, measurements: Measurements) -> Estimate:
         pairs = zip(measurements.value(self.a), measurements.value(self.b), strict=True)
@@ -167,15 +159,12 @@ class Equal(Criterion):
 
 
 @dataclass(frozen=True)
-class Exponent(Criterion):
+class Exponent(OneCondition):
     """The exponent p of y = c x^p: slope of a least-squares line through log y over log x, one per seed.
 
     Only points with min_x <= x <= max_x are used.
     """
 
-    name: str
-    low: float | None = None
-    high: float | None = None
     min_x: float = 0.0
     max_x: float = math.inf
 
@@ -183,10 +172,6 @@ class Exponent(Criterion):
     def quantity(self) -> str:
         ranges = [f"from {self.min_x:g}"] * (self.min_x > 0) + [f"to {self.max_x:g}"] * (self.max_x < math.inf)
         return " ".join(["exponent of", self.name, *ranges])
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
 
     def estimate(self, measurements: Measurements) -> Estimate:
         series = measurements.curve(self.name)
@@ -199,20 +184,12 @@ class Exponent(Criterion):
 
 
 @dataclass(frozen=True)
-class Trend(Criterion):
+class Trend(OneCondition):
     """Spearman's rank correlation of x and y, one per seed: 1 if y always grows with x, -1 if it always falls."""
-
-    name: str
-    low: float | None = None
-    high: float | None = None
 
     @property
     def quantity(self) -> str:
         return f"rank correlation of {self.name} with x"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
 
     def estimate(self, measurements: Measurements) -> Estimate:
         series = measurements.curve(self.name)

@@ -69,7 +69,7 @@ class HeadsDiffer(SampledClaim):
         ),
     )  # fmt: skip
     limits = (
-        "The notes name entities; the weight of rare words, which most names are, stands for them. Weights between "
+        "The notes name entities; the weight of rare words, which most names are, is used instead. Weights between "
         "words only: much attention goes to [CLS] and [SEP]. Distances and shares of rare words depend much on the "
         "sentence, which adds to their variance within a head. Other models and longer texts can differ."
     )

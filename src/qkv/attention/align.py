@@ -12,7 +12,7 @@ from qkv.attention.mask import Mask
 from qkv.attention.precision import at_least_float32
 from qkv.attention.score import Sizes, uniform_parameter
 from qkv.attention.score_shape import Allowed, CellIndex, Index, Queries, Scores, ScoreShape, Weights
-from qkv.config import NonNegativeInt, PositiveFloat, Size
+from qkv.config import NonNegativeInt, PositiveFloat, Probability, Size
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
 from qkv.types import Bool, Float, Int, Tensor
@@ -75,6 +75,41 @@ class Softmax(Align):
 
     def as_softmax(self) -> SoftmaxForm:
         return SoftmaxForm(self.temperature)
+
+
+@final
+@register("align", "linear_start")
+class LinearStart(nn.Module, Align):
+    """Softmax that is left out at the start of training, where the weights are the scores: linear start.
+
+    Sukhbaatar, Szlam, Weston and Fergus (2015) train memory networks this way, to avoid poor local minima. With `done`,
+    the fraction of the training that is over, which `set_progress` sets:
+
+        a = s in training, while done < until;   a = softmax(s) afterwards and in evaluation
+    """
+
+    def __init__(self, until: Probability = 0.2) -> None:  # fraction of the training without the softmax
+        super().__init__()
+        if not 0 <= until <= 1:
+            raise InputError(f"until must lie in [0, 1], not {until}")
+        self.until = until
+        self.linear: Tensor
+        # A tensor, since CUDA graphs would keep the value of a Boolean.
+        self.register_buffer("linear", torch.tensor(False), persistent=False)
+
+    def set_progress(self, done: float) -> None:
+        """Set the fraction of the training that is over."""
+        self.linear.fill_(done < self.until)
+
+    def compute_weights(self, inputs: AlignInput) -> Weights:
+        weights = torch.softmax(inputs.scores, dim=-1)
+        if not self.training:
+            return weights
+        scores = inputs.scores if inputs.allowed is None else inputs.scores.masked_fill(~inputs.allowed, 0.0)
+        return torch.where(self.linear, scores, weights)
+
+    def as_softmax(self) -> SoftmaxForm | None:
+        return None if self.training else SoftmaxForm()
 
 
 @final

@@ -13,7 +13,7 @@ from qkv.interpret.explanation import build_pipeline
 from qkv.registry import register
 from qkv.training.run import Run
 
-EXAMPLES: dict[Scale, int] = {"small": 100, "full": 200}  # of the validation split
+EXAMPLES: dict[Scale, int] = {"small": 50, "full": 200}  # of the validation split
 ADVERSARIAL: dict[Scale, int] = {"small": 20, "full": 50}  # of these, for the classifier
 SMALL_LSTM = ("model.embedding_dim=64", "model.hidden_dim=32", "train.epochs=3", "train.lr=5e-3")
 LABELS = {method: method.replace("_", " ") for method in METHODS}

@@ -11,11 +11,11 @@ from qkv.experiments.claims.verdict import Mean
 from qkv.experiments.sweep import Sweep
 from qkv.registry import register
 
-PROBES = {"small": LayerProbes(sentences=2000, tests=1000), "full": LayerProbes(sentences=4000, tests=1000)}
+PROBES = {"small": LayerProbes(sentences=1000, tests=500), "full": LayerProbes(sentences=4000, tests=1000)}
 TASKS = ("parts of speech", "polarity")
 MIX, *SINGLE = LAYERS
 SMALL_ELMO = (
-    "data.name=movie_reviews", "data.size=400", "data.tokenizer.vocab_size=2000", "model.dim=64",
+    "data.name=movie_reviews", "data.size=300", "data.tokenizer.vocab_size=2000", "model.dim=64",
     "model.hidden_dim=128", "model.filters=[[1,16],[2,32],[3,64]]", "model.max_characters=16", "task.length=32",
     "train.batch_size=1024", "train.epochs=1", "train.lr=3e-3", "train.warmup=50", "train.validate_every=1000",
     "train.valid_size=50",
@@ -63,7 +63,7 @@ class LayerMix(SweepClaim):
         ),
     )  # fmt: skip
     limits = (
-        "At small scale the language model is trained for a minute on 400 reviews: its layers know little of the "
+        "At small scale the language model is trained for a minute on 300 reviews: its layers know little of the "
         "context. All words are in lower case. A network on top of the vectors can compute the context itself, and "
         "then needs less of it in the vectors."
     )

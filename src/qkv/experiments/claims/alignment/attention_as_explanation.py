@@ -83,8 +83,8 @@ class AttentionAsExplanation(RecipeClaim):
         "all if few words carry the label."
     )
     conditions: ClassVar = {
-        "small": {"dates": ("dates-gru", *SMALL_GRU), "classifier": ("polarity-lstm-attention", *SMALL_LSTM)},
-        "full": {"dates": ("dates-gru",), "classifier": ("polarity-lstm-attention",)},
+        "small": {"classifier": ("polarity-lstm-attention", *SMALL_LSTM), "dates": ("dates-gru", *SMALL_GRU)},
+        "full": {"classifier": ("polarity-lstm-attention",), "dates": ("dates-gru",)},
     }
     overrides: ClassVar = {"small": (), "full": ()}
 

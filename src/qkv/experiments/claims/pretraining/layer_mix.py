@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from qkv.datasets.corpora.text.sentence_polarity import SentencePolarity
+from qkv.datasets.corpora.text.ud_english_ewt import UDEnglishEWT
 from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim, complete
 from qkv.experiments.claims.measurements import Measurements, Series
 from qkv.experiments.claims.pretraining.layer_probes import LAYERS, LayerProbes
@@ -73,6 +75,8 @@ class LayerMix(SweepClaim):
     overrides: ClassVar = {"small": SMALL_ELMO, "full": ()}
 
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
+        for data in (UDEnglishEWT(), SentencePolarity()):
+            data.fetch()  # raises before the training if the files of a probe are missing
         sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], PROBES[scale])
         rows = [outcome.scores for outcome in complete(sweep, folder, device).outcomes]
         values: dict[str, tuple[float, ...]] = {}

@@ -56,7 +56,12 @@ def test_separators_of_dates_are_not_explained():
 
 
 def test_missing_sentences_are_an_error_without_a_record(tmp_path, monkeypatch):
+    def offline(url: str, *_: object, **__: object) -> None:
+        raise InputError(f"{url}: no connection")
+
     monkeypatch.setenv("QKV_DATA", str(tmp_path / "empty"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("qkv.datasets.dataset_cache.download", offline)
     with pytest.raises(InputError, match="sentence_polarity"):
         run_claim(AttentionAsExplanation, folder=tmp_path / "out", device="cpu")
     assert not list(tmp_path.rglob("records/*.json"))

@@ -29,7 +29,7 @@ class LayerMix(SweepClaim):
     """Accuracy of linear classifiers of the frozen layers of a bidirectional language model."""
 
     number = 49
-    title = "ELMo mixes its layers: better than the top layer, or than word vectors"
+    title = "A learned mix of the layers of ELMo is better than its top layer"
     statement = (
         "ELMo represents a word by a learned linear combination of the layers of a bidirectional language model, which "
         "is a function of the entire sentence. This is better than the top layer alone, and than word vectors without "
@@ -66,8 +66,9 @@ class LayerMix(SweepClaim):
     )  # fmt: skip
     limits = (
         "At small scale the language model is trained for a minute on 300 reviews: its layers know little of the "
-        "context. All words are in lower case. A network on top of the vectors can compute the context itself, and "
-        "then needs less of it in the vectors."
+        "context, and it finds 67 % of the parts of speech. The polarity is tested on 500 sentences, with a standard "
+        "error of two points; more sentences and seeds can decide about it. All words are in lower case. A network on "
+        "top of the vectors can compute the context itself, and then needs less of it in the vectors."
     )
     recipe: ClassVar = {"small": "imdb-elmo", "full": "imdb-elmo"}
     factors: ClassVar = {"model.layers": ("2",)}

@@ -59,7 +59,7 @@ def test_missing_sentences_are_an_error_without_a_record(tmp_path, monkeypatch):
     def offline(url: str, *_: object, **__: object) -> None:
         raise InputError(f"{url}: no connection")
 
-    monkeypatch.setenv("QKV_DATA", str(tmp_path / "empty"))
+    monkeypatch.setenv("QKV_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("qkv.datasets.dataset_cache.download", offline)
     with pytest.raises(InputError, match="sentence_polarity"):

@@ -71,7 +71,7 @@ def test_long_sentences_are_truncated():
 
 
 def test_missing_data_are_an_error_without_a_record(tmp_path, monkeypatch):
-    monkeypatch.setenv("QKV_DATA", str(tmp_path / "empty"))
+    monkeypatch.setenv("QKV_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(InputError, match="ud_english_ewt"):
         run_claim(LayerMix, folder=tmp_path / "out", device="cpu")

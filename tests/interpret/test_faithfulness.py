@@ -8,7 +8,7 @@ import torch
 
 from qkv.interpret.attribution import attribute
 from qkv.interpret.faithfulness import BINS, head_effects, kendall_tau, measure_faithfulness, rank_agreement, top_units
-from qkv.interpret.reweighting import divergence, permute, reweight
+from qkv.interpret.reweighting import divergence, permute, permuted_change, reweight
 from tests.interpret.known_models import HONEST, MISLEADING, Sum, bag_of_words, sigmoid
 
 NUMBERS = [2.0, 1.0, -1.0]
@@ -88,6 +88,7 @@ def test_weights_that_decide_the_output_have_no_adversary():
     """Where attention is on the only evidence, other weights change the output; where all words are equal, none do."""
     decisive = reweight(bag_of_words(HONEST, strength=2.0))  # far from a probability of 1, which hides changes
     assert decisive.permuted_tvd > 0.1
+    assert permuted_change(bag_of_words(HONEST, strength=2.0)) == decisive.permuted_tvd
     assert decisive.adversarial_jsd < 0.1
     assert decisive.adversarial_tvd <= 0.01
     same = {word: (1.0, salience) for word, (_, salience) in HONEST.items()}

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import torch
 
 from qkv.attention import replace_weights
-from qkv.attention.score_shape import Weights
 from qkv.interpret.explainable import Explainable
 from qkv.types import Bool, Float, Tensor
 
@@ -37,26 +36,26 @@ class Reweighting:
 
 def reweight(prediction: Explainable, output: int = 0, *, epsilon: float = EPSILON, seed: int = 0) -> Reweighting:
     """Test the attention weights of an output."""
-    layer, weights, query = prediction.reweighted(output)
-    generator = torch.Generator().manual_seed(seed)
-    row = weights[:, :, query]  # [rows, heads, key]
-    test = _Test(prediction, output, layer, weights, query)
-    permuted = torch.stack([permute(row, generator) for _ in range(PERMUTATIONS)])
-    with torch.no_grad():
-        changes = test.changes(permuted)
-    jsd, tvd = test.search(row, epsilon, generator)
-    largest = float(row.mean(dim=1).max(dim=-1).values.mean())
-    return Reweighting(float(changes.median()), jsd, tvd, largest)
+    test, generator = _Test(prediction, output), torch.Generator().manual_seed(seed)
+    permuted_tvd = test.permuted_change(generator)
+    jsd, tvd = test.search(epsilon, generator)
+    return Reweighting(permuted_tvd, jsd, tvd, float(test.row.mean(dim=1).max(dim=-1).values.mean()))
+
+
+def permuted_change(prediction: Explainable, output: int = 0, *, seed: int = 0) -> float:
+    """Return the median change of an output over random permutations of its attention weights."""
+    return _Test(prediction, output).permuted_change(torch.Generator().manual_seed(seed))
 
 
 class _Test:
     """The output as a function of the weights of one query."""
 
-    def __init__(self, prediction: Explainable, output: int, layer: str, weights: Weights, query: int) -> None:
-        self.prediction, self.output, self.layer = prediction, output, layer
-        self.weights, self.query = weights, query
+    def __init__(self, prediction: Explainable, output: int) -> None:
+        self.prediction, self.output = prediction, output
+        self.layer, self.weights, self.query = prediction.reweighted(output)
+        self.row = self.weights[:, :, self.query]  # [rows, heads, key]
         with torch.no_grad():
-            self.p = self._distribution(weights[None, :, :, query])[0]
+            self.p = self._distribution(self.row[None])[0]
 
     def _distribution(self, rows: Float[Tensor, "variants rows heads key"]) -> Float[Tensor, "variants classes"]:
         variants = len(rows)
@@ -72,10 +71,15 @@ class _Test:
         """Return the total variation distance of the output with other weights."""
         return 0.5 * (self._distribution(rows) - self.p).abs().sum(dim=-1)
 
-    def search(
-        self, row: Float[Tensor, "rows heads key"], epsilon: float, generator: torch.Generator
-    ) -> tuple[float, float]:
+    @torch.no_grad()
+    def permuted_change(self, generator: torch.Generator) -> float:
+        """Return the median change of the output over permutations of the weights."""
+        permuted = torch.stack([permute(self.row, generator) for _ in range(PERMUTATIONS)])
+        return float(self.changes(permuted).median())
+
+    def search(self, epsilon: float, generator: torch.Generator) -> tuple[float, float]:
         """Return the greatest JSD of weights with a change of at most epsilon, and that change."""
+        row = self.row
         support = row > 0  # masked keys keep the weight 0
         start = torch.randn(STARTS, *row.shape, generator=generator).to(row)
         scores = (row.clamp(min=TINY).log() + start).requires_grad_()

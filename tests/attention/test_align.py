@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.attention import Additive, Align, Causal, Dense, Dot, Padding, Softmax, attend, watch
 from qkv.attention.addressing import Addressing
-from qkv.attention.align import LocalMonotonic, LocalPredictive
+from qkv.attention.align import LinearStart, LocalMonotonic, LocalPredictive
 from qkv.attention.backends import BACKENDS
 from qkv.attention.hard import Hard
 from qkv.attention.operator import Attend, build_request
@@ -434,3 +434,41 @@ for align in (Sparsemax(), Entmax(), Entmax(1.3), Hard(), Hard("gumbel"), Hard()
 def test_sparse_and_hard_alignments_compile_without_graph_breaks():
     # In a separate process: the run-time shape checks of the tests cannot be compiled.
     subprocess.run([sys.executable, "-c", COMPILED], check=True)
+
+
+class TestLinearStart:
+    """Softmax that is left out at the start of training."""
+
+    @pytest.mark.parametrize(("done", "linear"), [(0.0, True), (0.29, True), (0.3, False), (1.0, False)])
+    def test_weights_are_the_scores_at_the_start_and_their_softmax_afterwards(self, done, linear):
+        query, key, value = (torch.randn(2, 1, length, 4, dtype=torch.float64) for length in (3, 5, 5))
+        mask = Padding(torch.tensor([5, 2]))
+        align = LinearStart(until=0.3)
+        align.set_progress(done)
+        result = attend(query, key, value, score=Dot(), align=align, mask=mask, need_weights=True)
+        for row, length in enumerate((5, 2)):
+            scores = query[row, 0] @ key[row, 0, :length].T
+            weights = scores if linear else scores.exp() / scores.exp().sum(dim=-1, keepdim=True)
+            torch.testing.assert_close(result.weights[row, 0, :, :length], weights)
+            assert (result.weights[row, 0, :, length:] == 0).all()
+            torch.testing.assert_close(result.output[row, 0], weights @ value[row, 0, :length])
+
+    @pytest.mark.parametrize("done", [0.0, 1.0])
+    def test_gradcheck(self, done):
+        inputs = tuple(torch.randn(1, 1, n, 3, dtype=torch.float64, requires_grad=True) for n in (2, 4, 4))
+        align = LinearStart(until=0.5)
+        align.set_progress(done)
+        torch.autograd.gradcheck(lambda *qkv: attend(*qkv, align=align, mask=Padding(torch.tensor([3]))).output, inputs)
+
+    def test_evaluation_and_fused_kernels_use_the_softmax(self):
+        inputs = tuple(torch.randn(2, 1, 4, 8) for _ in range(3))
+        align = LinearStart(until=1.0)
+        align.set_progress(0.0)
+        assert not torch.allclose(attend(*inputs, align=align).output, attend(*inputs).output)
+        align.eval()
+        fused = attend(*inputs, align=align, backend="sdpa").output
+        torch.testing.assert_close(fused, attend(*inputs, backend="sdpa").output)
+
+    def test_until_is_a_fraction(self):
+        with pytest.raises(InputError, match="until"):
+            LinearStart(until=1.5)

@@ -2,7 +2,7 @@
 
 from qkv.attention.ablate import ablate, replace_weights
 from qkv.attention.addressing import Addressing
-from qkv.attention.align import Align, AlignInput, LocalMonotonic, LocalPredictive, Softmax, Uniform
+from qkv.attention.align import Align, AlignInput, LinearStart, LocalMonotonic, LocalPredictive, Softmax, Uniform
 from qkv.attention.encoding import Learned, PositionalEncoding, Sinusoidal
 from qkv.attention.hard import Hard
 from qkv.attention.mask import Causal, Dense, Documents, Mask, Padding, Prefix, Window
@@ -52,6 +52,7 @@ __all__ = [
     "KeyValue",
     "Keys",
     "Learned",
+    "LinearStart",
     "LocalMonotonic",
     "LocalPredictive",
     "Location",

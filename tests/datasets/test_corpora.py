@@ -87,18 +87,37 @@ def test_unknown_languages_are_rejected(name: str, source: str, target: str, wor
         load(name, source=source, target=target)
 
 
-def test_tatoeba_works_in_both_directions_and_keeps_translations_in_one_split(
+def test_tatoeba_splits_share_no_sentence_in_any_spelling(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tatoeba, "HELD_OUT", 5)
-    rows = [(f"Sentence {number // 2}.", f"Satz {number}.") for number in range(60)]
+    monkeypatch.setattr(tatoeba, "VALID", 5)
+    monkeypatch.setattr(tatoeba, "TEST", 7)
+    rows = [(f"Sentence {number // 2}" + ".!"[number % 2], f"Satz {number // 3}.") for number in range(60)]
     write("tatoeba", "", "".join("\t".join(row) + "\n" for row in rows))
-    forth = load("tatoeba", folder=str(tmp_path)).splits
-    assert {split: len(pairs) for split, pairs in forth.items()} == {"train": 40, "valid": 10, "test": 10}
-    assert sorted((pair.source, pair.target) for pairs in forth.values() for pair in pairs) == sorted(rows)
-    assert not sources(forth["train"]) & sources(forth["valid"] + forth["test"])
-    back = load("tatoeba", source="de", target="en", folder=str(tmp_path)).splits
-    assert sorted((pair.target, pair.source) for pairs in back.values() for pair in pairs) == sorted(rows)
+
+    def plain(sentence: str) -> str:
+        return sentence.rstrip(".!").lower()
+
+    for languages in ({}, {"source": "de", "target": "en"}):
+        splits = load("tatoeba", folder=str(tmp_path), **languages).splits
+        english_first = not languages
+        read = {(pair.source, pair.target)[:: 1 if english_first else -1] for pairs in splits.values() for pair in pairs}
+        assert read <= set(rows)
+        assert (len(splits["valid"]), len(splits["test"])) == (5, 7)
+        assert len({plain(pair.source) for pair in splits["valid"] + splits["test"]}) == 12
+        for split, others in (("train", ("valid", "test")), ("valid", ("test",))):
+            held_out = [pair for other in others for pair in splits[other]]
+            assert not {plain(pair.source) for pair in splits[split]} & {plain(pair.source) for pair in held_out}
+        held_out = splits["valid"] + splits["test"]
+        assert not {plain(pair.target) for pair in splits["train"]} & {plain(pair.target) for pair in held_out}
+        # every other pair is kept
+        kept = [
+            row
+            for row in rows
+            if plain(row[languages != {}]) not in {plain(pair.source) for pair in held_out}
+            and plain(row[not languages]) not in {plain(pair.target) for pair in held_out}
+        ]
+        assert len(splits["train"]) == len(kept)
 
 
 @pytest.mark.parametrize(
@@ -189,17 +208,19 @@ def test_multi30k_has_the_published_number_of_pairs() -> None:
 
 @real
 @pytest.mark.parametrize(
-    ("config", "counted", "held_out"),
+    ("config", "counted", "valid", "test"),
     [
-        (dataset("tatoeba"), 169_813, 2_000),
-        (dataset("tatoeba", source="de", target="en"), 169_813, 2_000),
-        (dataset("cmudict"), 135_166, round(0.05 * 126_052)),
+        (dataset("tatoeba"), 168_604, 1_000, 2_000),
+        (dataset("tatoeba", source="de", target="en"), 168_040, 1_000, 2_000),
+        (dataset("cmudict"), 135_166, round(0.05 * 126_052), round(0.05 * 126_052)),
     ],
 )
-def test_no_source_of_a_real_dataset_is_in_two_splits(config: DatasetConfig, counted: int, held_out: int) -> None:
+def test_no_source_of_a_real_dataset_is_in_two_splits(
+    config: DatasetConfig, counted: int, valid: int, test: int
+) -> None:
     splits = config.load().splits
     assert sum(len(pairs) for pairs in splits.values()) == counted
-    assert len(sources(splits["valid"])) == len(sources(splits["test"])) == held_out
+    assert (len(sources(splits["valid"])), len(sources(splits["test"]))) == (valid, test)
     assert not sources(splits["train"]) & sources(splits["valid"] + splits["test"])
     assert not sources(splits["valid"]) & sources(splits["test"])
 

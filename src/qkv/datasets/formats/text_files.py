@@ -226,13 +226,15 @@ def hold_out(
     return kept, [example for example in examples if source(example) in held_out]
 
 
-def split_by_source(pairs: Sequence[Pair], valid: int, test: int) -> dict[str, list[Pair]]:
-    """Hold out sources for valid and test by a hash of the case-folded source, so that no source is in two splits."""
-    sources = sorted({pair.source.casefold() for pair in pairs}, key=digest)
+def split_by_source(
+    pairs: Sequence[Pair], valid: int, test: int, key: Callable[[str], str] = str.casefold
+) -> dict[str, list[Pair]]:
+    """Hold out sources for valid and test by a hash of their `key`, so that no source is in two splits."""
+    sources = sorted({key(pair.source) for pair in pairs}, key=digest)
     split_of = dict.fromkeys(sources[:valid], "valid") | dict.fromkeys(sources[valid : valid + test], "test")
     splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     for pair in pairs:
-        splits[split_of.get(pair.source.casefold(), "train")].append(pair)
+        splits[split_of.get(key(pair.source), "train")].append(pair)
     return splits
 
 

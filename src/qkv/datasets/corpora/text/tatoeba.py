@@ -1,6 +1,13 @@
-"""Tatoeba: short English sentences with German translations (selection of manythings.org)."""
+"""Tatoeba: short English sentences with German translations (selection of manythings.org).
 
+The sentences are alike: "Go on." and "Go on!", "I'm cold." and "I am cold." with one translation. The splits compare
+sentences by their words, without case and punctuation. Valid and test have one pair for each of their sources, and
+train has no pair with a source or a target of theirs.
+"""
+
+import re
 from typing import Literal
+from unicodedata import normalize
 
 from qkv.datasets.columns import BLEU
 from qkv.datasets.dataset import PairConfig, PairDataset
@@ -12,7 +19,8 @@ from qkv.errors import InputError
 from qkv.registry import register
 
 LANGUAGES = ("en", "de")  # the columns of the file
-HELD_OUT = 2000  # sources in each of valid and test
+VALID, TEST = 1000, 2000  # held-out sources
+WORD = re.compile(r"\w+")
 
 
 @register("dataset", "tatoeba")
@@ -35,11 +43,27 @@ class Tatoeba(PairConfig):
     target: Literal["en", "de"] = "de"  # target language
 
     def read(self) -> PairDataset:
-        """Read the splits; the split of a translation depends only on its source."""
+        """Read the splits, which share no sentence."""
         if self.source == self.target:
             raise InputError(f"tatoeba: {self.source} to {self.target} is not available: use en to de, or de to en")
         (path,) = self.fetch()
         rows = [line.split("\t") for line in decode_lines(unpack(path, "deu.txt"), str(path))]
         source, target = LANGUAGES.index(self.source), LANGUAGES.index(self.target)
         pairs = [Pair(row[source], row[target]) for row in rows]
-        return PairDataset(split_by_source(pairs, HELD_OUT, HELD_OUT), target_language=self.target)
+        splits = split_by_source(pairs, VALID, TEST, words_of)
+        splits |= {split: _first_of_each_source(splits[split]) for split in ("valid", "test")}
+        targets = {words_of(pair.target) for split in ("valid", "test") for pair in splits[split]}
+        splits["train"] = [pair for pair in splits["train"] if words_of(pair.target) not in targets]
+        left_out = len(pairs) - sum(map(len, splits.values()))
+        note = f"tatoeba: {left_out:,} pairs that share a sentence with the validation or test pairs are left out"
+        return PairDataset(splits, (note,), target_language=self.target)
+
+
+def words_of(sentence: str) -> str:
+    """Return the words of a sentence without case and punctuation."""
+    return " ".join(WORD.findall(normalize("NFKC", sentence).casefold()))
+
+
+def _first_of_each_source(pairs: list[Pair]) -> list[Pair]:
+    """Return the first translation of each source."""
+    return list({words_of(pair.source): pair for pair in reversed(pairs)}.values())[::-1]

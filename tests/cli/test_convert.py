@@ -208,7 +208,7 @@ def test_models_that_the_elmo_format_cannot_represent_are_errors(qkv, bert, tmp_
     assert not out.exists()
 
 
-def test_a_quantized_model_is_written_evaluated_and_refused(qkv, bert, tmp_path):
+def test_a_quantized_model_is_written_evaluated_and_converted(qkv, tmp_path):
     tokenizer = CharTokenizer.train(["abc"])
     vocab = {"source_vocab_size": len(tokenizer), "target_vocab_size": len(tokenizer)}
     sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 8, "max_length": 8}
@@ -220,6 +220,10 @@ def test_a_quantized_model_is_written_evaluated_and_refused(qkv, bert, tmp_path)
     assert summary["bytes"] == sum(tensor.nbytes for tensor in load_file(tmp_path / "out" / WEIGHTS).values())
     (tmp_path / "pairs.tsv").write_text("ab\tba\nabc\tcba\n")
     assert qkv("evaluate", tmp_path / "out", "--data", tmp_path / "pairs.tsv", "--device", "cpu").code == 0
-    assert "Bert" in qkv("convert", bert, tmp_path / "more", "--dtype", "int8").error
     assert "--to qkv" in qkv("convert", tmp_path / "in", tmp_path / "more", "--dtype", "int8", "--to", "hf").error
-    assert "int8" in qkv("convert", tmp_path / "out", tmp_path / "more").error
+    assert "int8" in qkv("convert", tmp_path / "out", tmp_path / "more", "--dtype", "int8").error
+    assert qkv("convert", tmp_path / "out", tmp_path / "float", "--to", "qkv").code == 0
+    stored, floats = load_file(tmp_path / "out" / WEIGHTS), load_file(tmp_path / "float" / WEIGHTS)
+    for name, weight in floats.items():
+        scale = stored.get(f"{name}_scale")
+        assert torch.equal(weight, stored[name] if scale is None else stored[name] * scale[:, None])

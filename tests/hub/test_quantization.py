@@ -164,21 +164,57 @@ def test_pipelines_of_quantized_models(int8, tmp_path, monkeypatch):
     assert answer.alignment is not None
 
 
-def test_only_some_models_are_quantized(tmp_path, int8):
-    rnn = saved(RNNLM(RNNLMConfig(vocab_size=len(TOKENIZER), embedding_dim=4, hidden_dim=6)), tmp_path / "rnn")
-    with pytest.raises(InputError, match="RNNLM"):
-        convert(rnn, tmp_path / "out", dtype=torch.int8)
+def rnn(folder: Path, hidden_dim: int = 64) -> tuple[Any, Path]:
+    torch.manual_seed(0)
+    model = RNNLM(RNNLMConfig(vocab_size=len(TOKENIZER), embedding_dim=8, hidden_dim=hidden_dim)).eval()
+    return model, saved(model, folder)
+
+
+def test_other_models_have_int8_files_and_floating_point_weights(tmp_path):
+    model, folder = rnn(tmp_path / "float32")
+    written = convert(folder, tmp_path / "int8", dtype=torch.int8)
+    stored = load_file(tmp_path / "int8" / WEIGHTS)
+    assert written.size == sum(tensor.nbytes for tensor in stored.values())
+    assert written.size < 0.5 * sum(weight.nbytes for weight in model.parameters())
+    again = load(tmp_path / "int8")
+    for name, weight in again.named_parameters():
+        original = dict(model.named_parameters())[name].detach()
+        if stored[name].dtype != torch.int8:
+            assert weight.numel() < 4096
+            assert torch.equal(weight, original)
+            continue
+        scale = stored[f"{name}_scale"]
+        assert torch.equal(weight, stored[name] * scale[:, None])
+        assert bool(((weight - original).abs() <= scale[:, None] * 0.5001).all())
+    assert any(tensor.dtype == torch.int8 for tensor in stored.values())
+    assert torch.allclose(again(TOKENS), model(TOKENS), atol=0.05)
+    assert load(tmp_path / "int8", dtype=torch.bfloat16)(TOKENS).dtype == torch.bfloat16
+    edit_tensors(tmp_path / "int8", lambda tensors: tensors.pop(next(name for name in tensors if "_scale" in name)))
+    with pytest.raises(CheckpointError, match="missing"):
+        load(tmp_path / "int8")
+
+
+def test_int8_is_not_quantized_again_or_written_for_transformers(tmp_path, int8):
     with pytest.raises(InputError, match="--to qkv"):
         convert(int8.parent / "float32", tmp_path / "out", to="hf", dtype=torch.int8)
-    for dtype in (torch.int8, torch.float32, None):
-        with pytest.raises(InputError, match="made from"):
-            convert(int8, tmp_path / "out", dtype=dtype)
+    with pytest.raises(InputError, match="already"):
+        convert(int8, tmp_path / "out", dtype=torch.int8)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_quantized_model_is_not_finetuned(int8, unchecked):
-    with pytest.raises(InputError, match="cannot be trained"):
-        load_pretrained(SimpleNamespace(init=int8, model_class=GPT2))
+@pytest.mark.parametrize("to", ["hf", "qkv"])
+def test_a_quantized_model_converts_to_floating_point(tmp_path, int8, to):
+    convert(int8, tmp_path / "out", to=to)
+    again = load(tmp_path / "out")
+    assert {weight.dtype for weight in again.parameters()} == {torch.float32}
+    torch.testing.assert_close(logits(again), logits(load(int8)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_quantized_model_is_finetuned_in_floating_point(int8, unchecked):
+    recipe = SimpleNamespace(init=int8, model_class=GPT2, data=None)
+    model = load_pretrained(recipe)
+    assert all(weight.dtype == torch.float32 and weight.requires_grad for weight in model.parameters())
+    torch.testing.assert_close(logits(model), logits(load(int8)), rtol=1e-4, atol=1e-5)
 
 
 def edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -236,10 +272,10 @@ def test_an_unknown_quantization_is_an_error(int8, value):
         load(int8)
 
 
-def test_a_model_that_cannot_be_quantized_is_an_error(tmp_path):
-    folder = saved(RNNLM(RNNLMConfig(vocab_size=len(TOKENIZER), embedding_dim=4, hidden_dim=6)), tmp_path / "rnn")
+def test_a_float_file_of_another_model_that_claims_to_be_quantized_is_an_error(tmp_path):
+    _, folder = rnn(tmp_path / "rnn")
     edit_config(folder, quantization="int8")
-    with pytest.raises(CheckpointError, match="RNNLM"):
+    with pytest.raises(CheckpointError, match="F32"):
         load(folder)
 
 

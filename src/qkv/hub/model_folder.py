@@ -21,10 +21,10 @@ from qkv.hub.huggingface import fetch, is_hub_name
 from qkv.hub.meta_model import check_vocab_size, checked_meta_model, empty_model, require_model_memory
 from qkv.hub.quantization import (
     QUANTIZATION,
+    computes_int8,
     empty_quantized_model,
+    file_layout,
     load_weights,
-    quantized_dtypes,
-    require_quantizable,
 )
 from qkv.hub.released import CONFIG, load_released
 from qkv.hub.tensors import WEIGHTS, checked_header, pickle_hint, write_tensors
@@ -32,7 +32,6 @@ from qkv.hub.weight_map import Family, OriginalRelease
 from qkv.models.vit import ViT
 from qkv.models.whisper import Whisper
 from qkv.nn.interfaces import Model
-from qkv.nn.quantized import is_quantized, quantize_layers
 from qkv.registry import nearest, registered
 from qkv.runtime.device import pick_device
 from qkv.runtime.documents import read_object, reading
@@ -65,12 +64,14 @@ def save_model(
     if name is None:
         raise InputError(f"{type(model).__name__} cannot be saved: it is not a registered model")
     folder = Path(folder)
-    quantization = {"quantization": QUANTIZATION} if is_quantized(model) else {}
+    weights = dict(model.named_parameters()) if weights is None else weights
+    quantized = any(weight.dtype == torch.int8 for weight in weights.values())
+    quantization = {"quantization": QUANTIZATION} if quantized else {}
     config = {"library": LIBRARY, "model_type": name, **quantization, **model.config.to_dict()}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters yields tied weights once, under their first name. Buffers are not saved: they are computed from
     # the config or, like the baseline of hard attention, are part of the training state.
-    write_tensors(dict(model.named_parameters()) if weights is None else weights, folder / WEIGHTS, progress)
+    write_tensors(weights, folder / WEIGHTS, progress)
     if tokenizer is not None:
         tokenizer.save(folder)
 
@@ -131,12 +132,10 @@ class ModelFolder:
         if self.config_json["quantization"] != QUANTIZATION:
             value = printable(repr(self.config_json["quantization"]))
             raise CheckpointError(f"{self.path / CONFIG}: unknown quantization {value}; supported: {QUANTIZATION!r}")
-        with reading(self.path / CONFIG):
-            require_quantizable(self.network)
         return True
 
-    def load(self, device: torch.device, dtype: torch.dtype | None = None) -> Any:
-        """Load the model in eval mode; see `load`."""
+    def load(self, device: torch.device, dtype: torch.dtype | None = None, *, dequantize: bool = False) -> Any:
+        """Load the model in eval mode; see `load`. With `dequantize`, int8 weights become floating-point ones."""
         if self.original:
             return self.original.load(device, dtype)
         if not self.is_own:
@@ -145,12 +144,13 @@ class ModelFolder:
             verify_manifest(self.path)
         meta = checked_meta_model(self.network, self.config, self.path / CONFIG)
         if self.is_quantized:
-            quantize_layers(meta)
-        shapes = {name: weight.shape for name, weight in meta.named_parameters()}
-        stored = checked_header(self.path / WEIGHTS, shapes, quantized_dtypes(meta))
+            layout = file_layout(meta)
+        else:
+            layout = {name: weight.shape for name, weight in meta.named_parameters()}, {}
+        stored = checked_header(self.path / WEIGHTS, *layout)
         require_model_memory(meta, self.path)
-        build_empty = empty_quantized_model if self.is_quantized else empty_model
-        model = build_empty(self.network, self.config, dtype)
+        in_int8 = self.is_quantized and computes_int8(self.network) and not dequantize
+        model = (empty_quantized_model if in_int8 else empty_model)(self.network, self.config, dtype)
         load_weights(model, stored)
         with reading(self.path):
             model.tokenizer = load_tokenizer(self.path)
@@ -168,19 +168,31 @@ class ModelFolder:
         return choices[name]
 
 
-def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Any:
+def load(
+    folder: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    *,
+    dequantize: bool = False,
+) -> Any:
     """Load a saved model in eval mode, with `.config` and `.tokenizer` (None if the folder has none).
 
     `folder` is a saved model, a training run, a Hugging Face directory of a supported family, a released ELMo, a file
     of llama2.c, or "owner/name" on the Hugging Face Hub. Names and shapes are checked against the file headers before
-    memory is allocated. Weights are converted to float32 unless `dtype` is given. The int8 weights of a quantized model
-    (`qkv convert --dtype int8`) stay in the file, which is mapped into memory.
+    memory is allocated. Weights are converted to float32 unless `dtype` is given. The int8 weights of a quantized
+    GPT-2, Llama or Transformer (`qkv convert --dtype int8`) stay in the file, which is mapped into memory,
+    unless `dequantize` is set.
     """
-    return load_as(object, folder, device, dtype)
+    return load_as(object, folder, device, dtype, dequantize=dequantize)
 
 
 def load_as(
-    kind: type[Any], folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+    kind: type[Any],
+    folder: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    *,
+    dequantize: bool = False,
 ) -> Any:
     """Load a saved model like `load`; raise before reading weights unless it is a subclass of `kind`."""
     target_device = pick_device(device)
@@ -192,7 +204,7 @@ def load_as(
             source = ModelFolder(locate(folder))
             if kind is not object and not issubclass(source.network, kind):
                 raise InputError(f"{folder} is {_describe(source.network)}, but {_describe(kind)} is required")
-            return source.load(target_device, dtype)
+            return source.load(target_device, dtype, dequantize=dequantize)
         except InputError:
             if checkpoints_in(Path(folder)) == checkpoints:
                 raise  # else a training run has replaced its checkpoints meanwhile

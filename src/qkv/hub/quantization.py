@@ -1,7 +1,11 @@
 """Checkpoints with int8 weights.
 
-config.json has "quantization": "int8". The matrices [out, in] of linear layers and token embeddings are int8, each with
-a float32 `weight_scale` of its rows; biases, normalization and positions are float32.
+config.json has "quantization": "int8", and each int8 matrix has float32 scales of its rows, `NAME_scale`.
+
+- GPT-2, Llama and the Transformer compute with int8 weights, which are mapped into memory. The matrices [out, in] of
+  their linear layers and token embeddings are int8; biases, normalization and positions are float32.
+- Other models are smaller in the file only: all matrices of at least `MIN_SIZE` weights are int8, and are converted to
+  floating point when they are loaded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,30 +16,49 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from qkv.errors import InputError
 from qkv.hub.meta_model import empty_model
 from qkv.hub.tensors import StoredTensor, map_tensors
 from qkv.models.gpt2 import GPT2
 from qkv.models.llama import Llama
 from qkv.models.transformer import Transformer
-from qkv.nn.quantized import quantize_layers, quantized_layers
+from qkv.nn.quantized import quantize, quantize_layers, quantized_layers
 from qkv.types import Tensor
 
 QUANTIZATION = "int8"
-QUANTIZABLE = (GPT2, Llama, Transformer)
+SCALE = "_scale"  # suffix of the names of scales
+COMPUTES_INT8 = (GPT2, Llama, Transformer)
+MIN_SIZE = 4096  # weights of a matrix that is stored in int8
 
 
-def require_quantizable(network: type[Any]) -> None:
-    """Raise unless models of this class can be quantized."""
-    if not issubclass(network, QUANTIZABLE):
-        supported = ", ".join(supported.__name__ for supported in QUANTIZABLE)
-        raise InputError(f"{network.__name__} cannot be quantized to int8; supported: {supported}")
+def computes_int8(network: type[Any]) -> bool:
+    """Return whether models of this class compute with int8 weights."""
+    return issubclass(network, COMPUTES_INT8)
 
 
-def quantized_dtypes(model: nn.Module) -> dict[str, str]:
-    """Return the dtypes in the file of the weights and scales of quantized layers, by parameter name."""
-    names = ((name, key) for name in quantized_layers(model) for key in ("weight", "weight_scale"))
-    return {f"{name}.{key}": "I8" if key == "weight" else "F32" for name, key in names}
+def quantize_model(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of a quantized model and their scales, by name, as they are stored in a file.
+
+    Layers of a model that computes with int8 weights are replaced by quantized ones.
+    """
+    if computes_int8(type(model)):
+        quantize_layers(model)
+        return dict(model.named_parameters())
+    weights: dict[str, Tensor] = {}
+    for name, weight in model.named_parameters():
+        if weight.ndim < 2 or weight.numel() < MIN_SIZE:
+            weights[name] = weight.detach()
+            continue
+        rows, scale = quantize(weight.detach().flatten(1))
+        weights[name], weights[f"{name}{SCALE}"] = rows.view(weight.shape), scale
+    return weights
+
+
+def file_layout(meta: nn.Module) -> tuple[dict[str, torch.Size], dict[str, str]]:
+    """Return the shapes of the tensors in the file of a quantized model, and the dtypes of weights and scales."""
+    weights = quantize_model(meta)
+    dtypes = {name: "I8" for name, weight in weights.items() if weight.dtype == torch.int8}
+    scales = {f"{name}{SCALE}": "F32" for name in dtypes}
+    return {name: weight.shape for name, weight in weights.items()}, dtypes | scales
 
 
 def empty_quantized_model(network: Any, config: Any, dtype: torch.dtype | None) -> Any:
@@ -48,13 +71,16 @@ def empty_quantized_model(network: Any, config: Any, dtype: torch.dtype | None) 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, stored: Mapping[str, StoredTensor]) -> None:
-    """Copy the stored values into the parameters of a model; int8 weights are mapped into memory instead."""
+    """Copy the stored values into the parameters of a model; int8 parameters are mapped into memory instead.
+
+    Int8 values become floating-point ones if the parameter is.
+    """
     names = {parameter: name for name, parameter in model.named_parameters()}
     weights = map_tensors([stored[name] for parameter, name in names.items() if parameter.dtype == torch.int8])
     for parameter, name in names.items():
         if name not in weights:
             weights[name] = torch.empty(parameter.shape, dtype=parameter.dtype) if parameter.is_meta else parameter
-            stored[name].copy_into(weights[name])
+            _copy(stored, name, weights[name])
     quantized: dict[Tensor, nn.Parameter] = {  # tied layers share their parameters
         parameter: nn.Parameter(weights[name], requires_grad=False)
         for parameter, name in names.items()
@@ -62,6 +88,15 @@ def load_weights(model: nn.Module, stored: Mapping[str, StoredTensor]) -> None:
     }
     for layer in quantized_layers(model).values():
         layer.weight, layer.weight_scale = quantized[layer.weight], quantized[layer.weight_scale]
+
+
+def _copy(stored: Mapping[str, StoredTensor], name: str, weight: Tensor) -> None:
+    """Copy stored values into a floating-point weight: W = q * scale if they are int8."""
+    if stored[name].dtype != "I8":
+        stored[name].copy_into(weight)
+        return
+    scale = stored[f"{name}{SCALE}"].read_finite(weight.dtype)
+    weight.copy_(stored[name].read()).mul_(scale.view(-1, *[1] * (weight.ndim - 1)))
 
 
 @contextmanager

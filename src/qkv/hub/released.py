@@ -73,7 +73,7 @@ def write_released(model: Any, family: Family, folder: Path, progress: Progress 
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     config = {**written, "model_type": family.model_type, "torch_dtype": dtype}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    write_tensors(tensors, folder / WEIGHTS, progress)
+    write_tensors(tensors | family.constants(model), folder / WEIGHTS, progress)
 
 
 def views(table: WeightMap, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

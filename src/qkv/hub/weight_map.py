@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from qkv.types import Tensor
+
 
 @dataclass(frozen=True)
 class Weight:
@@ -58,6 +60,8 @@ class Family:
     read_config: Callable[[Mapping[str, Any], Collection[str]], Any]  # (config.json, tensor names) -> config
     write_config: Callable[[Any], dict[str, Any]]
     weights: Callable[[Any], WeightMap]  # config -> weight map
+    constants: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # other tensors to write, ignored when reading
+    accepts: Callable[[Any], bool] = lambda config: True  # whether a model with this config is written as this family
 
 
 @dataclass(frozen=True)

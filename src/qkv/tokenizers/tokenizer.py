@@ -96,13 +96,18 @@ class Tokenizer(ABC):
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of token ids."""
 
+    @property
+    def transformers_config(self) -> Mapping[str, Any]:
+        """Keys of tokenizer_config.json with which transformers loads the tokenizer; empty if it cannot."""
+        return {}
+
     def save(self, folder: Path, prefix: str = "") -> None:
         """Write the tokenizer into a model folder, into files whose names begin with `prefix`.
 
         This writes the registered name of the class; subclasses extend it.
         """
         if (name := getattr(self, "registered_name", None)) is not None:
-            write_object(folder / f"{prefix}{CONFIG}", {CLASS_KEY: name})
+            write_object(folder / f"{prefix}{CONFIG}", {CLASS_KEY: name, **self.transformers_config})
 
     @classmethod
     @abstractmethod

@@ -18,6 +18,7 @@ from qkv.runtime.documents import read_text
 from qkv.tokenizers.bpe_dropout import MergeDropout
 from qkv.tokenizers.library import (
     MAX_FILE_BYTES,
+    NAMES,
     SPACE,
     LibraryTokenizer,
     load_backend,
@@ -60,6 +61,11 @@ class TrainedTokenizer(LibraryTokenizer):
     def load(cls: type[T], folder: Path, prefix: str = "") -> T:
         path = folder / f"{prefix}{TOKENIZER}"
         return cls.from_json(read_text(path, MAX_FILE_BYTES), str(path))
+
+    @property
+    def transformers_config(self) -> Mapping[str, Any]:
+        tokens = {NAMES[field][0]: name for field, name in self.names.items()}
+        return {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **tokens}
 
     def with_tokens(self: T, tokens: Sequence[str]) -> T:
         backend = Backend.from_str(self.backend.to_str())

@@ -10,7 +10,6 @@ from qkv.datasets.dataset import TextDatasetConfig
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.models.vit import ViT
-from qkv.nn.quantized import is_quantized
 from qkv.training.recipe import Recipe
 
 VOCAB_SIZES = ("vocab_size", "source_vocab_size", "target_vocab_size")  # a pretrained model keeps its own
@@ -26,12 +25,10 @@ def load_pretrained(recipe: Recipe) -> Any:
     """Load the model in the recipe's `init`, with its tokenizer; None if `init` is not set."""
     if recipe.init is None:
         return None
-    model = load(recipe.init)
+    model = load(recipe.init, dequantize=True)
     if not isinstance(model, recipe.model_class):
         name = recipe.model.registered_name
         raise InputError(f"init: {recipe.init} holds a {type(model).__name__}, but model.name is {name!r}")
-    if is_quantized(model):
-        raise InputError(f"init: {recipe.init} is quantized to int8 and cannot be trained: use the original model")
     needs_tokenizer = getattr(model.config, "max_characters", None) is None  # models of characters need none
     if model.tokenizer is None and needs_tokenizer and isinstance(recipe.data, TextDatasetConfig):
         raise InputError(f"init: {recipe.init} has no tokenizer, which {recipe.task_class.title} requires")

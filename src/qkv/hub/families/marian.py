@@ -3,7 +3,7 @@
 They are post-norm Transformers (Vaswani et al. 2017) trained with Marian (Junczys-Dowmunt et al. 2018).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from qkv.config import require
@@ -86,9 +86,15 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
 
 
 def weights(config: TransformerConfig) -> WeightMap:
-    """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
     require_supported(config, "marian", position="sinusoidal_halves", norm="post")
-    require(config.tree == "none", f"transformers' marian requires tree 'none', but this model has {config.tree!r}")
+    return transformer_weights(config, "marian")
+
+
+def transformer_weights(config: TransformerConfig, family: str, norms: Sequence[Weight] = ()) -> WeightMap:
+    """Return the weight map of a family; W_Q, W_K and W_V are concatenated into one matrix here."""
+    for key, supported in (("tree", "none"), ("copying", False), ("pointer", False)):
+        value = getattr(config, key)
+        require(value == supported, f"transformers' {family} requires {key} {supported!r}, but this model has {value!r}")
     table, copies = _embeddings(config)
     for number in range(config.encoder_layers):
         ours, theirs = f"encoder.{number}", f"model.encoder.layers.{number}"
@@ -102,6 +108,7 @@ def weights(config: TransformerConfig) -> WeightMap:
         table += _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn")
         table += pair(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm")
         table += bart_ffn(ours, theirs)
+    table += norms
     table += [Weight("readout_bias", ("final_logits_bias",))] if config.output_bias else []
     tables = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"  # sinusoidal, computed here
     return WeightMap(tuple(table), copies, ignored=(tables,), prefix="model.")
@@ -122,4 +129,6 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
     return project + pair(f"{ours}.out_proj", f"{theirs}.out_proj")
 
 
-FAMILY = Family("marian", Transformer, read_config, write_config, weights)
+FAMILY = Family(
+    "marian", Transformer, read_config, write_config, weights, accepts=lambda config: config.norm != "pre"
+)

@@ -5,6 +5,7 @@ joeynmt==2.3.0 and OpenNMT-py==3.5.1 unpacked into .peers/joeynmt and .peers/onm
 """
 
 import importlib
+import itertools
 import sys
 import types
 from collections.abc import Callable
@@ -68,12 +69,27 @@ def nano_gpt(sizes: dict[str, int]) -> Any:
 
 
 def nano_gpt_update(
-    model: Any, batch: Callable[[], tuple[Tensor, Tensor]], *, compiled: bool, precision: str, rate: float
+    model: Any,
+    batch: Callable[[], tuple[Tensor, Tensor]],
+    *,
+    compiled: bool,
+    precision: str,
+    rate: float,
+    warm_up: int = 1,
 ) -> Update:
     device = next(model.parameters()).device
     optimizer = model.configure_optimizers(0.1, rate, (0.9, 0.95), device.type)
     forward = torch.compile(model) if compiled else model
-    return plain_update(lambda: forward(*batch())[1], optimizer, device, precision)
+    update = plain_update(lambda: forward(*batch())[1], optimizer, device, precision)
+    updates = itertools.count(1)
+
+    def run() -> Tensor:
+        current = rate * min(1.0, next(updates) / warm_up)
+        for group in optimizer.param_groups:
+            group["lr"] = current
+        return update()
+
+    return run
 
 
 # ---------------------------------------------------------------------------------------------------- transformers

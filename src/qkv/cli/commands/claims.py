@@ -174,6 +174,8 @@ def _verdict_text(record: "ClaimRecord") -> str:
         lines.append(
             f"  {each.outcome}: {each.quantity} = {number(each.estimate)} [{low}, {high}], expected {range_text(each)}"
         )
+    for table in record.tables:
+        lines += ["", f"{table.title}:", *format_rows(table.headers, table.rows)]
     return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 
 from qkv.errors import InputError
-from qkv.experiments.claims.measurements import Measurements, Sample, merge
+from qkv.experiments.claims.measurements import Measurements, Sample, Table, merge
 from qkv.experiments.claims.verdict import MIN_SEEDS, Criterion
 from qkv.experiments.sweep import RECIPE, Evaluate, MeasureFunction, Sweep, SweepResult
 from qkv.runtime.bars import Bars
@@ -73,6 +73,11 @@ class Claim(ABC):
     @abstractmethod
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
         """Measure all conditions with all seeds; `folder` is for training runs, which a later call resumes."""
+
+    @classmethod
+    def tables(cls, measurements: Measurements) -> tuple[Table, ...]:
+        """Return tables of the numbers for the record and the page."""
+        return ()
 
     @classmethod
     def min_seeds(cls, scale: Scale) -> int:

@@ -74,6 +74,7 @@ def run_claim(
         commit=provenance.commit(),
         source_hash=provenance.source_hash(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
+        tables=claim.tables(measurements),
     )
     path = write_record(folder / RECORDS, record)
     return ClaimRun(record, path, save_claim_figure(claim, measurements, folder / FIGURES / f"{name}.png"))

@@ -69,6 +69,8 @@ class LocalAttention(SweepClaim):
     quantity = "score"
     overrides: ClassVar = {"small": (*SMALL_GRU, "model.decoder=luong", "model.score.name=bilinear"), "full": ()}
 
+    exclusive = True
+
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
         trained = super().measure(scale, seeds, folder, device)
         times = merge({seed: Sample(series=times_of_query(pick_device(device))) for seed in seeds})

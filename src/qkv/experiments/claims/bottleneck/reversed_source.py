@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qkv.experiments.claims.claim import Note, Panel, SweepClaim
+from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
 from qkv.experiments.claims.cmudict import SMALL_CMUDICT
 from qkv.experiments.claims.verdict import Difference
 from qkv.experiments.sweep import Evaluate, MeasureFunction
@@ -57,5 +57,6 @@ class ReversedSource(SweepClaim):
     quantity = "score"
     overrides: ClassVar = {"small": (*SMALL_CMUDICT, "model.encoder.bidirectional=false"), "full": ()}
 
-    def measure_function(self) -> MeasureFunction:
-        return EvaluatePhonemes(self.split)
+    @classmethod
+    def measure_function(cls, scale: Scale) -> MeasureFunction:
+        return EvaluatePhonemes(cls.split)

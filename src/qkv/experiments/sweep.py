@@ -21,6 +21,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from qkv.config import Term
 from qkv.datasets.dataset import Dataset
 from qkv.errors import InputError, QkvError
 from qkv.experiments.results import record_evaluation
@@ -289,10 +290,19 @@ def _settings_hash(recipe: Recipe) -> str:
 
 
 def _compared(recipe: Recipe) -> dict[str, Any]:
-    """Return what a recipe trains, by dotted key."""
-    return {
+    """Return what a recipe trains, by dotted key, without the options of terms that have their default value."""
+    settings = {
         key: value for key, value in flat(recipe.to_dict()).items() if key not in NOT_COMPARED and value is not None
     }
+    for field, term in recipe.model:
+        if isinstance(term, Term):
+            settings[f"model.{field}"] = term.name
+            settings.pop(f"model.{field}.name", None)
+            defaults = {name: option.default for name, option in term.options_class.model_fields.items()}
+            for name, value in term.options.items():
+                if name in defaults and value == defaults[name]:
+                    settings.pop(f"model.{field}.{name}", None)
+    return settings
 
 
 def _results(folder: Path, trial: Trial) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,8 @@ continues if it is run again with the same folder: finished runs are kept, unfin
 checkpoint. Values can be added in the same way.
 """
 
+import hashlib
+import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from qkv.config import Term
 from qkv.datasets.dataset import Dataset
 from qkv.errors import InputError, QkvError
 from qkv.experiments.results import record_evaluation
@@ -88,6 +91,7 @@ class TrialResult:
     scores: Mapping[str, float]
     parameters: int = 0
     minutes: float = 0.0  # of training
+    seconds: float = 0.0  # of its process, with measuring
     error: str = ""
 
     @property
@@ -133,6 +137,7 @@ class Sweep:
     seeds: Sequence[int] = (0, 1, 2)
     overrides: Sequence[str] = ()  # --set assignments of all runs
     measure: MeasureFunction = Evaluate()
+    shared: bool = False  # name runs by their settings, so that the sweeps of a folder share equal ones
 
     @cached_property
     def trials(self) -> list[Trial]:
@@ -158,16 +163,24 @@ class Sweep:
         with name_output_errors(folder):
             (folder / "runs").mkdir(parents=True, exist_ok=True)
         with exclusive_lock(folder):
-            done = {trial.name for trial in trials if self._is_measured(trial, folder)}
-            remaining = [trial for trial in trials if trial.name not in done]
-            self._check_models(remaining)
-            jobs = [TrialJob.of(trial, folder, self.measure, self._measure_name, force=force) for trial in remaining]
+            remaining = self.remaining(folder)
+            self.check_models(remaining, {})
+            jobs = trial_jobs([self], folder, force=force)
+            done = {trial.name for trial in trials} - {trial.name for trial in remaining}
             with SweepDisplay(folder, [trial.name for trial in trials], done) as display:
                 run_jobs(jobs, workers or WorkerOptions(), device, display)
-            return SweepResult([self._outcome(trial, folder) for trial in trials])
+            return self.result(folder)
+
+    def remaining(self, folder: Path) -> list[Trial]:
+        """Return the trials without a result; raise if the folder of one holds a run with other settings."""
+        return [trial for trial in self.trials if not self._is_measured(trial, folder)]
+
+    def result(self, folder: Path) -> SweepResult:
+        """Return the results in a folder, without running anything."""
+        return SweepResult([self._outcome(trial, folder) for trial in self.trials])
 
     @property
-    def _measure_name(self) -> str:
+    def measure_name(self) -> str:
         """The key of the results of a measure, so that a run can be measured in several ways."""
         return getattr(self.measure, "__qualname__", None) or repr(self.measure)
 
@@ -196,7 +209,9 @@ class Sweep:
             recipe = read_recipe(settings.get(RECIPE, self.recipe), assignments)
         except InputError as error:
             raise InputError(f"{printable(label)}: {error}") from None
-        name = f"{re.sub(r'[^A-Za-z0-9=.+-]+', '_', label)[:100]}-{seed}"
+        name = f"{_file_name(label)}-{seed}"
+        if self.shared:
+            name = f"{_file_name(recipe.name)}-{_settings_hash(recipe)}-{seed}"
         return Trial(name, label, settings, assignments, recipe)
 
     @cached_property
@@ -214,16 +229,18 @@ class Sweep:
         if old != new:
             changed = ", ".join(list(differences(old, new))[:3])
             raise InputError(f"{run}: holds a run with other settings: {changed}; choose another --output")
-        return self._measure_name in _results(folder, trial)
+        return self.measure_name in _results(folder, trial)
 
     def _outcome(self, trial: Trial, folder: Path) -> TrialResult:
-        if (result := _results(folder, trial).get(self._measure_name)) is not None:
+        if (result := _results(folder, trial).get(self.measure_name)) is not None:
             return TrialResult(trial, **result)
         return TrialResult(trial, {}, error=read_status(folder, trial.name).error)
 
-    def _check_models(self, trials: Sequence[Trial]) -> None:
-        """Load the data, and build each model on the meta device; raise with the name of a combination that fails."""
-        loaded: dict[str, tuple[Any, Any]] = {}
+    def check_models(self, trials: Sequence[Trial], loaded: dict[str, tuple[Any, Any]]) -> None:
+        """Load the data, and build each model on the meta device; raise with the name of a combination that fails.
+
+        `loaded` keeps datasets and tokenizers for further calls.
+        """
         checked = set[str]()
         for trial in trials:
             if trial.label in checked:
@@ -251,11 +268,41 @@ class Sweep:
         meta_model(lookup("model", recipe.model.registered_name), config, "model")
 
 
+def trial_jobs(sweeps: Sequence[Sweep], folder: Path, *, force: bool = False) -> list[TrialJob]:
+    """Return a job for each trial without a result; one that several sweeps share is measured for all of them."""
+    trials: dict[str, Trial] = {}
+    measures: dict[str, dict[str, MeasureFunction]] = {}
+    for sweep in sweeps:
+        for trial in sweep.remaining(folder):
+            trials.setdefault(trial.name, trial)
+            measures.setdefault(trial.name, {})[sweep.measure_name] = sweep.measure
+    return [TrialJob.of(trial, folder, measures[name], force=force) for name, trial in trials.items()]
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9=.+-]+", "_", text)[:100]
+
+
+def _settings_hash(recipe: Recipe) -> str:
+    """Return a hash of what a recipe trains, other than the seed."""
+    settings = {key: value for key, value in _compared(recipe).items() if key != "seed"}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
 def _compared(recipe: Recipe) -> dict[str, Any]:
-    """Return what a recipe trains, by dotted key."""
-    return {
+    """Return what a recipe trains, by dotted key, without the options of terms that have their default value."""
+    settings = {
         key: value for key, value in flat(recipe.to_dict()).items() if key not in NOT_COMPARED and value is not None
     }
+    for field, term in recipe.model:
+        if isinstance(term, Term):
+            settings[f"model.{field}"] = term.name
+            settings.pop(f"model.{field}.name", None)
+            defaults = {name: option.default for name, option in term.options_class.model_fields.items()}
+            for name, value in term.options.items():
+                if name in defaults and value == defaults[name]:
+                    settings.pop(f"model.{field}.{name}", None)
+    return settings
 
 
 def _results(folder: Path, trial: Trial) -> dict[str, dict[str, Any]]:

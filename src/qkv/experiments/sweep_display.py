@@ -17,7 +17,11 @@ SECONDS_BETWEEN_LINES = 10.0
 class SweepDisplay:
     """Shows a bar for the sweep with the time that is left, and one for each run in progress."""
 
-    def __init__(self, folder: Path, names: Sequence[str], done: Iterable[str], console: Console | None = None) -> None:
+    def __init__(
+        self, folder: Path, names: Sequence[str], done: Iterable[str], console: Console | None = None,
+        title: str = "sweep",
+    ) -> None:  # fmt: skip
+        self._title = title
         self.console = console or Console(stderr=True)
         self._folder, self._names, self._ended = folder, names, set(done)
         self._kept = len(self._ended)
@@ -28,7 +32,7 @@ class SweepDisplay:
             TextColumn("{task.percentage:3.0f} %  {task.fields[text]}", markup=False),
             transient=False,
         )
-        self._sweep = self._live.add_task("sweep", total=1.0, text="")
+        self._sweep = self._live.add_task(title, total=1.0, text="")
         self._bars: dict[str, TaskID] = {}
         self._began = time.monotonic()
         self._resumed: dict[str, float] = {}  # fractions of runs that were done before
@@ -59,7 +63,7 @@ class SweepDisplay:
         if not self.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             runs = "; ".join(f"{name} {status.done:.0%} {status.text}" for name, status in statuses.items())
-            self.print(f"sweep {done:.0%}  {text}  {runs}")
+            self.print(f"{self._title} {done:.0%}  {text}  {runs}")
 
     def finished(self, name: str) -> None:
         """Show that a run has ended."""

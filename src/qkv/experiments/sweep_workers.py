@@ -93,8 +93,7 @@ class TrialJob:
     recipe: str
     assignments: tuple[str, ...]
     folder: Path  # of the sweep
-    measure: Callable[[Run, str], Mapping[str, float]]
-    measure_name: str
+    measures: Mapping[str, Callable[[Run, str], Mapping[str, float]]]  # by the key of their results
     force: bool
     plugins: tuple[Path, ...]
     directory: Path  # that relative paths start from
@@ -102,10 +101,10 @@ class TrialJob:
     threads: int = 1
 
     @classmethod
-    def of(cls, trial: "Trial", folder: Path, measure: Any, measure_name: str, *, force: bool) -> "TrialJob":
+    def of(cls, trial: "Trial", folder: Path, measures: Mapping[str, Any], *, force: bool) -> "TrialJob":
         """Return the job of a trial."""
         plugins, recipe = tuple(loaded_plugins()), trial.recipe.name
-        return cls(trial.name, recipe, trial.assignments, folder, measure, measure_name, force, plugins, Path.cwd())
+        return cls(trial.name, recipe, trial.assignments, folder, measures, force, plugins, Path.cwd())
 
     def run(self) -> bool:
         """Train from the newest checkpoint, measure the run and write its result; return whether it did not fail."""
@@ -125,7 +124,7 @@ class TrialJob:
         return True
 
     def _train(self, display: TrialDisplay) -> None:
-        folder = self.folder / "runs" / self.name
+        folder, began = self.folder / "runs" / self.name, time.monotonic()
         if (folder / MANIFEST).exists():
             done = training.resume(folder, self.device, force=self.force, display=display)
         else:
@@ -134,17 +133,36 @@ class TrialJob:
         if not done.state.finished:  # interrupted
             return
         display.write(Status(1.0, "evaluating"))
-        scores = self.measure(done.run, self.device)
         saved = ModelFolder(done.run.checkpoints[-1])
         model = meta_model(saved.network, saved.config, saved.path)
-        result = {
-            "scores": {name: value for name, value in scores.items() if math.isfinite(value)},
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "minutes": done.state.seconds / 60,
-        }
-        path = self.folder / "results" / f"{self.name}.json"
-        results = read_object(path) if path.exists() else {}
-        write_atomically(path, json.dumps({**results, self.measure_name: result}).encode())
+        for measure_name, measure in self.measures.items():
+            scores = measure(done.run, self.device)
+            result = {
+                "scores": {name: value for name, value in scores.items() if math.isfinite(value)},
+                "parameters": sum(parameter.numel() for parameter in model.parameters()),
+                "minutes": done.state.seconds / 60,
+                "seconds": time.monotonic() - began,
+            }
+            path = self.folder / "results" / f"{self.name}.json"
+            results = read_object(path) if path.exists() else {}
+            write_atomically(path, json.dumps({**results, measure_name: result}).encode())
+
+
+class Job(Protocol):
+    """Work for a process of its own; a dataclass that can be pickled."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def folder(self) -> Path:
+        """Folder for the status and the messages."""
+
+    @property
+    def device(self) -> str: ...
+
+    def run(self) -> bool:
+        """Do the work with `threads` threads; write the error to the status and return False if it fails."""
 
 
 class TrialWatcher(Protocol):
@@ -157,7 +175,7 @@ class TrialWatcher(Protocol):
         """Show that a job has ended."""
 
 
-def run_jobs(jobs: Sequence[TrialJob], workers: WorkerOptions, device: str, watcher: TrialWatcher) -> None:
+def run_jobs(jobs: Sequence[Job], workers: WorkerOptions, device: str, watcher: TrialWatcher) -> None:
     """Run all jobs; an interrupt saves the running ones and is raised again."""
     for job in jobs:
         write_atomically(job.folder / "output" / f"{job.name}.json", json.dumps(asdict(Status())).encode())
@@ -172,19 +190,19 @@ def run_jobs(jobs: Sequence[TrialJob], workers: WorkerOptions, device: str, watc
 
 
 def _run_in_processes(
-    jobs: Sequence[TrialJob], workers: WorkerOptions, device: str, watcher: TrialWatcher
-) -> Iterator[tuple[TrialJob, str]]:
+    jobs: Sequence[Job], workers: WorkerOptions, device: str, watcher: TrialWatcher
+) -> Iterator[tuple[Job, str]]:
     """Yield each job when its process has ended, and what went wrong."""
     devices = _devices(device)
     count = workers.count or min(len(jobs), cpu_count() if devices == ["cpu"] else len(devices))
     threads = max(1, cpu_count() // count)
     context = multiprocessing.get_context("spawn")  # a forked process cannot use the threads of torch
     waiting, free = deque(jobs), deque(devices[number % len(devices)] for number in range(count))
-    running: dict[int, tuple[Any, TrialJob]] = {}
+    running: dict[int, tuple[Any, Job]] = {}
     try:
         while waiting or running:
             while waiting and free:
-                job = replace(waiting.popleft(), device=free.popleft(), threads=threads)
+                job: Any = replace(waiting.popleft(), device=free.popleft(), threads=threads)  # type: ignore[type-var]
                 process = context.Process(target=_run_in_process, args=(job,))
                 process.start()
                 running[process.sentinel] = process, job
@@ -202,7 +220,7 @@ def _run_in_processes(
             process.kill()
 
 
-def _run_in_process(job: TrialJob) -> None:
+def _run_in_process(job: Job) -> None:
     """Run a job in its own process, which ends with its parent and leaves Ctrl-C to it."""
     os.setsid()  # Ctrl-C is sent to all processes of a session's foreground group
     threading.Thread(target=end_with_parent, daemon=True).start()
@@ -229,8 +247,8 @@ def _devices(device: str) -> list[str]:
 
 
 def _run_on_ray(
-    jobs: Sequence[TrialJob], workers: WorkerOptions, device: str, watcher: TrialWatcher
-) -> Iterator[tuple[TrialJob, str]]:
+    jobs: Sequence[Job], workers: WorkerOptions, device: str, watcher: TrialWatcher
+) -> Iterator[tuple[Job, str]]:
     """Yield each job when its task has ended, and what went wrong."""
     ray = start_ray(workers)
     try:
@@ -242,7 +260,7 @@ def _run_on_ray(
             num_cpus=placement.threads, num_gpus=placement.gpus, max_calls=1, max_retries=RETRIES
         )(_run_as_task)  # fmt: skip
         target = "cuda" if placement.gpus else "cpu"
-        placed = [replace(job, device=target, threads=placement.threads) for job in jobs]
+        placed: list[Any] = [replace(job, device=target, threads=placement.threads) for job in jobs]  # type: ignore[type-var]
         tasks = {task.remote(job): job for job in placed}
         try:
             while tasks:
@@ -258,7 +276,7 @@ def _run_on_ray(
         ray.shutdown()
 
 
-def _run_as_task(job: TrialJob) -> None:
+def _run_as_task(job: Job) -> None:
     """Run a job in a Ray worker, with its messages in a file."""
     with (job.folder / "output" / f"{job.name}.txt").open("a") as output, redirect_stdout(output):
         job.run()
@@ -272,5 +290,5 @@ def _task_problem(ray: Any, ended: Any) -> str:
     return ""
 
 
-def _has_begun(job: TrialJob) -> bool:
+def _has_begun(job: Job) -> bool:
     return bool(read_status(job.folder, job.name).text)

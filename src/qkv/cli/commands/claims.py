@@ -97,40 +97,56 @@ def run_claims(
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip claims that have a record of this scale in the output folder.")
     ] = False,
+    first_seed: Annotated[int, typer.Option("--first-seed", min=0, max=1_000_000, metavar="N", help="First seed.")] = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="Train N runs at a time [one per CPU, or one per GPU]."),
+    ] = None,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
     """Measure claims and print their verdicts.
 
-    Each claim writes a record and a figure to the output folder. The training runs of an interrupted claim are resumed
-    by the same command. A claim without a verdict, for example because data are missing, is an error.
+    Each claim writes a record and a figure to the output folder as soon as it is measured, and a table of all claims
+    is printed at the end. Claims share training runs with the same settings. The training runs of an interrupted
+    claim are resumed by the same command. A claim without a verdict, for example because data are missing, is an error.
     """
     from qkv.experiments.claims.record import RECORDS
-    from qkv.experiments.claims.runner import all_claims, find_claim, run_claim
+    from qkv.experiments.claims.runner import RunOptions, all_claims, find_claim, run_claims
+    from qkv.runtime.cluster import WorkerOptions
 
     if bool(names) == all_:
         raise InputError("pass the ids of claims, or --all")
     claims = all_claims() if all_ else [find_claim(name) for name in dict.fromkeys(names or [])]
+    chosen = claims
     if resume:
         records = output / RECORDS
-        claims = [claim for claim in claims if not (records / f"{claim.registered_name}-{scale}.json").exists()]
+        chosen = [claim for claim in claims if not (records / f"{claim.registered_name}-{scale}.json").exists()]
+        info(f"{len(claims) - len(chosen)} of {len(claims)} claims have a record already")
     failed: list[InputError] = []
+    done: list[type[Claim]] = []
+
+    def report(claim: type["Claim"], outcome: "ClaimRun | InputError") -> None:
+        done.append(claim)
+        if isinstance(outcome, InputError):
+            failed.append(outcome)
+            info(message_line(f"{len(done)}/{len(chosen)} error: {outcome}"))
+        else:
+            _print_run(outcome, f"{len(done)}/{len(chosen)}", json=json)
+
+    run_options = RunOptions(scale, seeds, first_seed, output, device, WorkerOptions(workers))
     previous = signal.signal(signal.SIGTERM, interrupt)
     try:
-        for number, claim in enumerate(claims, start=1):
-            info(f"{number}/{len(claims)} {claim.registered_name} ({scale} scale)")
-            try:
-                _print_run(run_claim(claim, scale, seeds, output, device), json=json)
-            except InputError as error:
-                if len(claims) == 1:
-                    raise
-                failed.append(error)
-                info(message_line(f"error: {error}"))
+        run_claims(chosen, run_options, report)
     except KeyboardInterrupt:
         info("interrupted: the same command with --resume runs the remaining claims")
         raise
     finally:
         signal.signal(signal.SIGTERM, previous)
+    if len(claims) > 1 and not json:
+        _print_table(claims, output / RECORDS, scale)
+    if len(claims) == 1 and failed:
+        raise failed[0]
     if failed:
         raise InputError(f"{len(failed)} of {len(claims)} claims have no verdict: {'; '.join(map(str, failed))}")
 
@@ -155,12 +171,27 @@ def report_claims(
         result(str(path))
 
 
-def _print_run(run: "ClaimRun", *, json: bool) -> None:
+def _print_table(claims: "list[type[Claim]]", folder: Path, scale: str) -> None:
+    """Print the verdict and the time of each claim."""
+    from qkv.experiments.claims.record import read_records
+
+    records = {record.claim: record for record in read_records(folder) if record.scale == scale}
+    rows = []
+    for claim in claims:
+        record = records.get(claim.registered_name)
+        verdict, seconds = ("no verdict", "") if record is None else (record.verdict, f"{record.seconds:,.0f}")
+        rows.append((str(claim.number), claim.registered_name, verdict, seconds, claim.title))
+    verdicts = [record.verdict for record in records.values()]
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
+    result("\n".join(["", *format_rows(("", "claim", "verdict", "seconds", "title"), rows), "", counts]))
+
+
+def _print_run(run: "ClaimRun", progress: str, *, json: bool) -> None:
     if json:
         result_json({**_numbers(run.record), "record_path": str(run.record_path), "figure": str(run.figure_path)})
         return
     result(f"{run.record.number}. {run.record.claim}: {_verdict_text(run.record)}")
-    info(f"wrote {run.record_path} and {run.figure_path} in {run.record.seconds:.0f} s")
+    info(f"{progress} wrote {run.record_path} and {run.figure_path} in {run.record.seconds:.0f} s")
 
 
 def _verdict_text(record: "ClaimRecord") -> str:
@@ -174,6 +205,8 @@ def _verdict_text(record: "ClaimRecord") -> str:
         lines.append(
             f"  {each.outcome}: {each.quantity} = {number(each.estimate)} [{low}, {high}], expected {range_text(each)}"
         )
+    for table in record.tables:
+        lines += ["", f"{table.title}:", *format_rows(table.headers, table.rows)]
     return "\n".join(lines)
 
 

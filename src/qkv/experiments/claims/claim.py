@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 
 from qkv.errors import InputError
-from qkv.experiments.claims.measurements import Measurements, Sample, merge
+from qkv.experiments.claims.measurements import Measurements, Sample, Table, merge
 from qkv.experiments.claims.verdict import MIN_SEEDS, Criterion
 from qkv.experiments.sweep import RECIPE, Evaluate, MeasureFunction, Sweep, SweepResult
 from qkv.runtime.bars import Bars
@@ -69,10 +69,21 @@ class Claim(ABC):
     amendments: ClassVar[str] = ""  # changes of the measurement after a first run, and the verdict of that run
     seeds: ClassVar[int] = 3  # default number of seeds
     deterministic: ClassVar[bool] = False  # whether the numbers do not depend on the seed
+    exclusive: ClassVar[bool] = False  # whether `measure` needs the machine for itself: times, or long computations
+
+    @classmethod
+    def sweeps(cls, scale: Scale, seeds: Sequence[int]) -> dict[str, Sweep]:
+        """Return the training runs that `measure` needs, by condition; those of several claims can be shared."""
+        return {}
 
     @abstractmethod
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
-        """Measure all conditions with all seeds; `folder` is for training runs, which a later call resumes."""
+        """Measure all conditions with all seeds; `folder` has the training runs, those that are missing are trained."""
+
+    @classmethod
+    def tables(cls, measurements: Measurements) -> tuple[Table, ...]:
+        """Return tables of the numbers for the record and the page."""
+        return ()
 
     @classmethod
     def min_seeds(cls, scale: Scale) -> int:
@@ -88,7 +99,10 @@ class Claim(ABC):
 
 
 class SampledClaim(Claim):
-    """A claim that is measured in this process, once per seed."""
+    """A claim that is measured once per seed, without training runs of recipes."""
+
+    exclusive: ClassVar[bool] = True
+    seeds_in_processes: ClassVar[bool] = False  # whether each seed gets a process with one thread; not for times
 
     @abstractmethod
     def sample(self, scale: Scale, device: torch.device) -> Sample:
@@ -99,15 +113,34 @@ class SampledClaim(Claim):
         bars = Bars()
         with bars.count_bar(self.registered_name, len(seeds)) as progress:
             for done, seed in enumerate(seeds, start=1):
-                torch.manual_seed(seed)
-                samples[seed] = self.sample(scale, pick_device(device))
+                samples[seed] = self.sample_of(scale, seed, device)
                 progress(done)
                 if not bars.console.is_terminal:
                     bars.say(f"{self.registered_name}: seed {done} of {len(seeds)} done")
         return merge(samples)
 
+    def sample_of(self, scale: Scale, seed: int, device: str) -> Sample:
+        """Measure with one seed."""
+        torch.manual_seed(seed)
+        return self.sample(scale, pick_device(device))
 
-class SweepClaim(Claim):
+
+class TrainedClaim(Claim):
+    """A claim that is measured on training runs of recipes."""
+
+    split: ClassVar[str] = "valid"
+
+    @classmethod
+    def measure_function(cls, scale: Scale) -> MeasureFunction:
+        """Return what is measured of each run."""
+        return Evaluate(cls.split)
+
+    def run_sweeps(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> dict[str, SweepResult]:
+        """Train and measure the runs that are missing; return the results of each condition."""
+        return {condition: complete(sweep, folder, device) for condition, sweep in self.sweeps(scale, seeds).items()}
+
+
+class SweepClaim(TrainedClaim):
     """A claim that compares training runs: one metric of each combination of a sweep, in percent if it is a share."""
 
     recipe: ClassVar[Mapping[Scale, str]]
@@ -116,47 +149,36 @@ class SweepClaim(Claim):
     metric: ClassVar[Mapping[Scale, str]]
     quantity: ClassVar[str]  # the metric in words: values are named "quantity: condition"
     overrides: ClassVar[Mapping[Scale, tuple[str, ...]]]  # settings of all runs at each scale
-    split: ClassVar[str] = "valid"
 
-    def measure_function(self) -> MeasureFunction:
-        """Return what is measured of each run."""
-        return Evaluate(self.split)
+    @classmethod
+    def sweeps(cls, scale: Scale, seeds: Sequence[int]) -> dict[str, Sweep]:
+        overrides, measure = cls.overrides[scale], cls.measure_function(scale)
+        return {cls.recipe[scale]: Sweep(cls.recipe[scale], cls.factors, seeds, overrides, measure, shared=True)}
 
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
-        sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], self.measure_function())
-        rows = values_by_label(complete(sweep, folder, device), self.metric[scale], seeds)
+        (result,) = self.run_sweeps(scale, seeds, folder, device).values()
+        rows = values_by_label(result, self.metric[scale], seeds)
         values = {f"{self.quantity}: {self.labels[label]}": row for label, row in rows.items()}
         return Measurements(tuple(seeds), values)
 
 
-class RecipeClaim(Claim):
+class RecipeClaim(TrainedClaim):
     """A claim that compares training runs of recipes, each with settings of its own, by one metric."""
 
     conditions: ClassVar[Mapping[Scale, Mapping[str, tuple[str, ...]]]]  # recipe and settings of each condition
     metric: ClassVar[Mapping[Scale, str]]
     quantity: ClassVar[str]  # the metric in words: values are named "quantity: condition"
     overrides: ClassVar[Mapping[Scale, tuple[str, ...]]]  # settings of all conditions at each scale
-    split: ClassVar[str] = "valid"
-
-    @classmethod
-    def measure_function(cls, scale: Scale) -> MeasureFunction:
-        """Return what is measured of each run."""
-        return Evaluate(cls.split)
 
     @classmethod
     def sweeps(cls, scale: Scale, seeds: Sequence[int]) -> dict[str, Sweep]:
         """Return the runs of each condition."""
         measure = cls.measure_function(scale)
         return {
-            condition: Sweep(recipe, {RECIPE: (recipe,)}, seeds, (*cls.overrides[scale], *settings), measure)
+            condition: Sweep(
+                recipe, {RECIPE: (recipe,)}, seeds, (*cls.overrides[scale], *settings), measure, shared=True
+            )
             for condition, (recipe, *settings) in cls.conditions[scale].items()
-        }
-
-    def run_sweeps(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> dict[str, SweepResult]:
-        """Train and measure all runs; return the results of each condition."""
-        return {
-            condition: complete(sweep, folder / condition.replace(" ", "-"), device)
-            for condition, sweep in self.sweeps(scale, seeds).items()
         }
 
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
@@ -167,8 +189,8 @@ class RecipeClaim(Claim):
 
 
 def complete(sweep: Sweep, folder: Path, device: str) -> SweepResult:
-    """Run a sweep; raise InputError if one of its runs fails."""
-    result = sweep.run(folder, device=device)
+    """Run what is missing of a sweep; raise InputError if one of its runs fails."""
+    result = sweep.run(folder, device=device) if sweep.remaining(folder) else sweep.result(folder)
     if result.failures:
         failed = result.failures[0]
         raise InputError(f"{len(result.failures)} run(s) failed, first {failed.trial.name}: {failed.error}")

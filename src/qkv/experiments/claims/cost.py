@@ -1,14 +1,16 @@
-"""Costs of a computation: multiply-adds, seconds, sequential operations."""
+"""Costs of a computation: multiply-adds, seconds, memory, sequential operations."""
 
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from qkv.runtime.native import silence_native_stderr
 from qkv.types import Tensor
 
 Calls = dict[tuple[str, int], Callable[[], object]]  # by name and length
@@ -44,6 +46,24 @@ def seconds(functions: Mapping[Any, Callable[[], object]], device: torch.device,
             _synchronize(device)
             times[name] = min(times[name], time.perf_counter() - began)
     return times
+
+
+def peak_memory(function: Callable[[], object], device: torch.device) -> int:
+    """Return the largest number of bytes that are allocated at the same time during a call, beyond those before it."""
+    function()  # workspaces that are kept from then on
+    if device.type == "cuda":
+        _synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        function()
+        _synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with silence_native_stderr(), torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
+        function()
+    events = profile.profiler.kineto_results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    return max(accumulate(change for _, change in changes), default=0)
 
 
 @contextmanager

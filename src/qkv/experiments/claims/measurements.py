@@ -71,6 +71,15 @@ class Measurements:
                 _check_values(name, points, len(series.x))
 
 
+@dataclass(frozen=True)
+class Table:
+    """A table of text that is computed from the numbers."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
 def merge(samples: Mapping[int, Sample]) -> Measurements:
     """Combine the samples of all seeds; raise InputError if they do not have the same names and points."""
     first = next(iter(samples.values()))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qkv.config import build
 from qkv.experiments.claims.claim import SCALES, Scale
-from qkv.experiments.claims.measurements import Measurements
+from qkv.experiments.claims.measurements import Measurements, Table
 from qkv.experiments.claims.verdict import CriterionResult, Verdict
 from qkv.runtime import provenance
 from qkv.runtime.documents import parse_object, read_text
@@ -36,6 +36,7 @@ class ClaimRecord:
     commit: str  # "" outside a checkout
     source_hash: str
     date: str
+    tables: tuple[Table, ...] = ()
 
     @property
     def file_name(self) -> str:

@@ -100,6 +100,8 @@ def _record_section(record: ClaimRecord) -> list[str]:
         numbers = [(name, mean_and_interval(each)) for name, each in values.items()]
         means = [[plain(name), number(mean), f"{number(low)} to {number(high)}"] for name, (mean, low, high) in numbers]
         parts.append(_table(["", f"mean of {seeds} seed{'s' * (seeds > 1)}", "95 % interval"], means))
+    for table in record.tables:
+        parts += [f"{plain(table.title)}:", _table(table.headers, [list(map(plain, row)) for row in table.rows])]
     where = f"{record.device}, torch {record.torch}, commit {record.commit[:12] or 'unknown'}, {record.date[:10]}"
     parts.append(
         f"Measured in {record.seconds:g} s on {plain(where)}. All numbers: "

@@ -88,10 +88,12 @@ class AttentionAsExplanation(RecipeClaim):
     }
     overrides: ClassVar = {"small": (), "full": ()}
 
+    exclusive = True
+
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
         values: dict[str, tuple[float, ...]] = {}
         for model, result in self.run_sweeps(scale, seeds, folder, device).items():
-            runs = [folder / model / "runs" / outcome.trial.name for outcome in result.outcomes]
+            runs = [folder / "runs" / outcome.trial.name for outcome in result.outcomes]
             sources = [pair.source for pair in Run.open(runs[0]).data().splits["valid"][: EXAMPLES[scale]]]
             pipelines = [build_pipeline(run, device) for run in runs]
             adversarial = ADVERSARIAL[scale] if model == "classifier" else 0

@@ -13,6 +13,7 @@ from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
 from qkv.experiments.claims.cost import Calls, seconds, threads
 from qkv.experiments.claims.dates import SMALL_GRU
 from qkv.experiments.claims.measurements import Measurements, Sample, merge
+from qkv.experiments.claims.multi30k import FULL_RNN
 from qkv.experiments.claims.verdict import Difference, Exponent
 from qkv.registry import register
 from qkv.runtime.device import pick_device
@@ -67,7 +68,9 @@ class LocalAttention(SweepClaim):
     labels: ClassVar = {"align=softmax": "global", f"align={LOCAL}": "local", f"align={HARD}": "hard"}
     metric: ClassVar = {"small": "exact", "full": "bleu"}
     quantity = "score"
-    overrides: ClassVar = {"small": (*SMALL_GRU, "model.decoder=luong", "model.score.name=bilinear"), "full": ()}
+    overrides: ClassVar = {"small": (*SMALL_GRU, "model.decoder=luong", "model.score.name=bilinear"), "full": FULL_RNN}
+
+    exclusive = True
 
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
         trained = super().measure(scale, seeds, folder, device)

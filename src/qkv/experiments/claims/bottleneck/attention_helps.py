@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_GRU
+from qkv.experiments.claims.multi30k import FULL_RNN
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -45,4 +46,4 @@ class AttentionHelps(SweepClaim):
     labels: ClassVar = {"decoder=bahdanau": "with attention", "decoder=plain": "without attention"}
     metric: ClassVar = {"small": "exact", "full": "bleu"}
     quantity = "score"
-    overrides: ClassVar = {"small": SMALL_GRU, "full": ()}
+    overrides: ClassVar = {"small": SMALL_GRU, "full": FULL_RNN}

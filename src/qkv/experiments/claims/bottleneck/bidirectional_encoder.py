@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_GRU
+from qkv.experiments.claims.multi30k import FULL_RNN
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -38,4 +39,4 @@ class BidirectionalEncoder(SweepClaim):
     labels: ClassVar = {"bidirectional=true": "bidirectional", "bidirectional=false": "forward only"}
     metric: ClassVar = {"small": "exact", "full": "bleu"}
     quantity = "score"
-    overrides: ClassVar = {"small": SMALL_GRU, "full": ()}
+    overrides: ClassVar = {"small": SMALL_GRU, "full": FULL_RNN}

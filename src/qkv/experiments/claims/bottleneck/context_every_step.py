@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_PLAIN
+from qkv.experiments.claims.multi30k import FULL_RNN
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -41,4 +42,4 @@ class ContextEveryStep(SweepClaim):
     labels: ClassVar = {"context=both": "every step", "context=initial": "initial state only"}
     metric: ClassVar = {"small": "exact", "full": "bleu"}
     quantity = "score"
-    overrides: ClassVar = {"small": (*SMALL_PLAIN, "model.decoder=plain"), "full": ()}
+    overrides: ClassVar = {"small": (*SMALL_PLAIN, "model.decoder=plain"), "full": FULL_RNN}

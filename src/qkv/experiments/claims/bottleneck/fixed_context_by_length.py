@@ -8,6 +8,7 @@ from qkv.experiments.claims.bottleneck.by_length import ScoreByLength, slope
 from qkv.experiments.claims.claim import Note, Panel, RecipeClaim, Scale
 from qkv.experiments.claims.cmudict import SMALL_CMUDICT
 from qkv.experiments.claims.measurements import Measurements, Series
+from qkv.experiments.claims.multi30k import FULL_RNN
 from qkv.experiments.claims.verdict import Difference, Mean
 from qkv.experiments.sweep import MeasureFunction
 from qkv.registry import register
@@ -73,7 +74,7 @@ class FixedContextByLength(RecipeClaim):
     }
     metric: ClassVar = {"small": "phoneme accuracy", "full": "bleu"}
     quantity = "score by length"
-    overrides: ClassVar = {"small": (), "full": ()}
+    overrides: ClassVar = {"small": (), "full": FULL_RNN}
     by_length: ClassVar = {
         "small": ScoreByLength("valid", "letters", edges=(4, 6, 8, 10, 12)),
         "full": ScoreByLength("valid", "words", edges=(8, 11, 14, 17, 20)),

@@ -9,6 +9,7 @@ from qkv.errors import InputError
 from qkv.experiments.claims.bottleneck.single_rnn import SMALL_SINGLE_RNN, SMALL_WITH_ATTENTION
 from qkv.experiments.claims.claim import Note, Panel, RecipeClaim, Scale
 from qkv.experiments.claims.measurements import Measurements
+from qkv.experiments.claims.multi30k import FULL_RNN
 from qkv.experiments.claims.verdict import Mean
 from qkv.registry import register
 
@@ -50,7 +51,7 @@ class OneRNN(RecipeClaim):
     }
     metric: ClassVar = {"small": "exact", "full": "bleu"}
     quantity = "score"
-    overrides: ClassVar = {"small": (), "full": ()}
+    overrides: ClassVar = {"small": (), "full": FULL_RNN}
 
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
         trained = super().measure(scale, seeds, folder, device)

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qkv.experiments.claims.claim import Note, Panel, SweepClaim
+from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
 from qkv.experiments.claims.cmudict import SMALL_CMUDICT
+from qkv.experiments.claims.multi30k import FULL_RNN
 from qkv.experiments.claims.verdict import Difference
 from qkv.experiments.sweep import Evaluate, MeasureFunction
 from qkv.registry import register
@@ -55,7 +56,8 @@ class ReversedSource(SweepClaim):
     labels: ClassVar = {"reverse=false": "in order", "reverse=true": "reversed"}
     metric: ClassVar = {"small": "phoneme accuracy", "full": "bleu"}
     quantity = "score"
-    overrides: ClassVar = {"small": (*SMALL_CMUDICT, "model.encoder.bidirectional=false"), "full": ()}
+    overrides: ClassVar = {"small": (*SMALL_CMUDICT, "model.encoder.bidirectional=false"), "full": FULL_RNN}
 
-    def measure_function(self) -> MeasureFunction:
-        return EvaluatePhonemes(self.split)
+    @classmethod
+    def measure_function(cls, scale: Scale) -> MeasureFunction:
+        return EvaluatePhonemes(cls.split)

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.bottleneck.single_rnn import SMALL_ENCODER_DECODER, SMALL_SINGLE_RNN
 from qkv.experiments.claims.claim import Note, Panel, RecipeClaim
+from qkv.experiments.claims.multi30k import FULL_RNN
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -44,4 +45,4 @@ class TwoRNNs(RecipeClaim):
     }
     metric: ClassVar = {"small": "exact", "full": "bleu"}
     quantity = "score"
-    overrides: ClassVar = {"small": (), "full": ()}
+    overrides: ClassVar = {"small": (), "full": FULL_RNN}

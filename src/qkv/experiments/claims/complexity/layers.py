@@ -19,6 +19,7 @@ RANK = 64  # of a Linformer: projected keys
 Layer = Callable[[Float[Tensor, "batch length dim"]], Float[Tensor, "batch length dim"]]
 LAYERS = ("recurrent", "convolution", "self-attention", "local attention", "Linformer")
 LENGTH_EXPONENTS = {"recurrent": 1, "convolution": 1, "self-attention": 2, "local attention": 1, "Linformer": 1}
+MEMORY_EXPONENTS = {"recurrent": 1, "convolution": 1, "self-attention": 2, "local attention": 1, "Linformer": 1}
 WIDTH_EXPONENTS = {"recurrent": 2, "convolution": 2, "self-attention": 1, "local attention": 1, "Linformer": 1}
 
 

@@ -75,7 +75,7 @@ class LinformerLinear(SampledClaim):
                 for label, layer in build_layers(length, "auto").items():
                     calls[label, length] = partial(layer.to(device), x)
                 for label, layer in build_layers(length, "reference").items():  # whose products are counted
-                    counts[label][length] = multiply_adds(partial(layer.to(device), x))
+                    counts[label][length] = len(x) * multiply_adds(partial(layer.to(device), x[:1]))
             times = seconds(calls, device)
         curves = {label: {n: times[label, n] for n in LENGTHS[scale]} for label in counts}
         series = {f"multiply-adds: {label}": curve for label, curve in counts.items()}

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_GRU
+from qkv.experiments.claims.multi30k import FULL_RNN
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -42,4 +43,4 @@ class InputFeeding(SweepClaim):
     labels: ClassVar = {"input_feeding=true": "with input feeding", "input_feeding=false": "without input feeding"}
     metric: ClassVar = {"small": "exact", "full": "bleu"}
     quantity = "score"
-    overrides: ClassVar = {"small": (*SMALL_GRU, *LUONG), "full": ()}
+    overrides: ClassVar = {"small": (*SMALL_GRU, *LUONG), "full": FULL_RNN}

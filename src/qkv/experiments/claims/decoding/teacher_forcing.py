@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_GRU
+from qkv.experiments.claims.multi30k import FULL_RNN
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -44,4 +45,4 @@ class TeacherForcing(SweepClaim):
     }
     metric: ClassVar = {"small": "exact", "full": "bleu"}
     quantity = "score"
-    overrides: ClassVar = {"small": SMALL_GRU, "full": ()}
+    overrides: ClassVar = {"small": SMALL_GRU, "full": FULL_RNN}

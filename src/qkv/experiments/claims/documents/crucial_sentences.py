@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim, complete
+from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
 from qkv.experiments.claims.documents.planted import measure_ranks
 from qkv.experiments.claims.measurements import Measurements
 from qkv.experiments.claims.verdict import Difference, Mean
-from qkv.experiments.sweep import Sweep
+from qkv.experiments.sweep import MeasureFunction
 from qkv.registry import register
 
 SMALL_HAN = (
@@ -59,11 +59,14 @@ class CrucialSentences(SweepClaim):
     labels: ClassVar = {"pooling=attention": "attention"}
     overrides: ClassVar = {"small": SMALL_HAN, "full": ()}
 
+    @classmethod
+    def measure_function(cls, scale: Scale) -> MeasureFunction:
+        return measure_ranks
+
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
-        sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], measure_ranks)
-        outcomes = complete(sweep, folder, device).outcomes
+        (result,) = self.run_sweeps(scale, seeds, folder, device).values()
         values = {
-            f"rank of the weight: {name}": tuple(outcome.scores[name] for outcome in outcomes)
+            f"rank of the weight: {name}": tuple(outcome.scores[name] for outcome in result.outcomes)
             for name in ("opinion", "no opinion")
         }
         return Measurements(tuple(seeds), values)

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -36,6 +37,6 @@ class MultiHeadQuality(SweepClaim):
     recipe: ClassVar = {"small": "dates-transformer", "full": "multi30k-transformer"}
     factors: ClassVar = {"model.heads": ("1", "4")}
     labels: ClassVar = {"heads=1": "1 head", "heads=4": "4 heads"}
-    metric: ClassVar = {"small": "exact", "full": "bleu"}
+    metric: ClassVar = {"small": "exact", "full": "bleu_lowercased"}
     quantity = "score"
-    overrides: ClassVar = {"small": SMALL_TRANSFORMER, "full": ()}
+    overrides: ClassVar = {"small": SMALL_TRANSFORMER, "full": FULL_TRANSFORMER}

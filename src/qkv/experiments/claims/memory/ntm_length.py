@@ -48,6 +48,8 @@ class NTMLength(SampledClaim):
         "must have a location for each vector. Beyond that the copy fails. More seeds would narrow the interval."
     )
 
+    seeds_in_processes = True
+
     def sample(self, scale: Scale, device: torch.device) -> Sample:
         bits = BITS[scale]
         sizes = {"input_dim": bits + 2, "output_dim": bits}

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim, complete
+from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
 from qkv.experiments.claims.measurements import Measurements
 from qkv.experiments.claims.meta_learning.episodes import few_shot_accuracy
 from qkv.experiments.claims.verdict import Difference
-from qkv.experiments.sweep import Sweep
 from qkv.registry import register
 from qkv.runtime.device import pick_device
 
@@ -65,9 +64,11 @@ class SnailLearns(SweepClaim):
     labels: ClassVar = {"arms=5": "SNAIL"}
     overrides: ClassVar = {"small": SMALL_POLICY, "full": ()}
 
+    exclusive = True
+
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
-        sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale])
-        games = complete(sweep, folder, device).outcomes
+        (result,) = self.run_sweeps(scale, seeds, folder, device).values()
+        games = result.outcomes
         values = {
             f"reward per game: {name}": tuple(game.scores[key] for game in games) for key, name in BASELINES.items()
         }

@@ -47,6 +47,8 @@ class SnailOrder(SampledClaim):
         "without tuning: their accuracy near chance is no evidence against positional encodings."
     )
 
+    seeds_in_processes = True
+
     def sample(self, scale: Scale, device: torch.device) -> Sample:
         with threads(1):
             return Sample({f"accuracy: {kind}": train_and_test(kind, STEPS[scale], device) for kind in KINDS})

@@ -62,6 +62,8 @@ class Extrapolation(SampledClaim):
         "The first run had 600 training steps instead of 1,200, compared ALiBi as well, and did not support the claim."
     )
 
+    seeds_in_processes = True
+
     def sample(self, scale: Scale, device: torch.device) -> Sample:
         values: dict[str, float] = {}
         series: dict[str, dict[int, float]] = {}

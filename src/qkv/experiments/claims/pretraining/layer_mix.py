@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from qkv.datasets.corpora.text.sentence_polarity import SentencePolarity
 from qkv.datasets.corpora.text.ud_english_ewt import UDEnglishEWT
-from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim, complete
+from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
 from qkv.experiments.claims.measurements import Measurements, Series
 from qkv.experiments.claims.pretraining.layer_probes import LAYERS, LayerProbes
 from qkv.experiments.claims.verdict import Mean
-from qkv.experiments.sweep import Sweep
+from qkv.experiments.sweep import MeasureFunction, Sweep
 from qkv.registry import register
 
 PROBES = {"small": LayerProbes(sentences=1000, tests=500), "full": LayerProbes(sentences=4000, tests=1000)}
@@ -75,11 +75,19 @@ class LayerMix(SweepClaim):
     labels: ClassVar = {"layers=2": "language model"}
     overrides: ClassVar = {"small": SMALL_ELMO, "full": ()}
 
-    def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
+    @classmethod
+    def measure_function(cls, scale: Scale) -> MeasureFunction:
+        return PROBES[scale]
+
+    @classmethod
+    def sweeps(cls, scale: Scale, seeds: Sequence[int]) -> dict[str, Sweep]:
         for data in (UDEnglishEWT(), SentencePolarity()):
             data.fetch()  # raises before the training if the files of a probe are missing
-        sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], PROBES[scale])
-        rows = [outcome.scores for outcome in complete(sweep, folder, device).outcomes]
+        return super().sweeps(scale, seeds)
+
+    def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
+        (result,) = self.run_sweeps(scale, seeds, folder, device).values()
+        rows = [outcome.scores for outcome in result.outcomes]
         values: dict[str, tuple[float, ...]] = {}
         series: dict[str, Series] = {}
         for task in TASKS:

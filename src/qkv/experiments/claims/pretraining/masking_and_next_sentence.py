@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim, complete
+from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
 from qkv.experiments.claims.measurements import Measurements
 from qkv.experiments.claims.pretraining.masked_lm_probes import measure_pretraining
 from qkv.experiments.claims.verdict import Difference
-from qkv.experiments.sweep import Sweep
+from qkv.experiments.sweep import MeasureFunction, Sweep
 from qkv.registry import register
 
 QUANTITIES = {"masked": "masked tokens", "unchanged": "unchanged tokens", "next sentence": "next sentence probe"}
@@ -67,17 +67,22 @@ class MaskingAndNextSentence(SweepClaim):
     labels: ClassVar = {"head=pretraining": "BERT", "head=masked_lm": "without NSP"}
     overrides: ClassVar = {"small": SMALL_BERT, "full": ()}
 
+    @classmethod
+    def measure_function(cls, scale: Scale) -> MeasureFunction:
+        return measure_pretraining
+
+    @classmethod
+    def sweeps(cls, scale: Scale, seeds: Sequence[int]) -> dict[str, Sweep]:
+        only_mask = (*cls.overrides[scale], "task.random_share=0")
+        mask_shares = {"task.mask_share": ("1.0",)}
+        masks = Sweep(cls.recipe[scale], mask_shares, seeds, only_mask, measure_pretraining, shared=True)
+        return {**super().sweeps(scale, seeds), "masks": masks}
+
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
-        recipe, overrides = self.recipe[scale], self.overrides[scale]
-        only_mask = (*overrides, "task.random_share=0")
-        sweeps = {
-            "heads": Sweep(recipe, self.factors, seeds, overrides, measure_pretraining),
-            "masks": Sweep(recipe, {"task.mask_share": ("1.0",)}, seeds, only_mask, measure_pretraining),
-        }
         names = {**self.labels, "mask_share=1.0": "only [MASK]"}
         values: dict[str, list[float]] = {}
-        for part, sweep in sweeps.items():
-            for outcome in complete(sweep, folder / part, device).outcomes:
+        for result in self.run_sweeps(scale, seeds, folder, device).values():
+            for outcome in result.outcomes:
                 for key, quantity in QUANTITIES.items():
                     name = f"{quantity}: {names[outcome.trial.label]}"
                     values.setdefault(name, []).append(100 * outcome.scores[key])

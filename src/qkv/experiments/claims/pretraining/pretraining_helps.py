@@ -8,7 +8,7 @@ from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim, complet
 from qkv.experiments.claims.measurements import Measurements
 from qkv.experiments.claims.pretraining.contextual import minilm_folder
 from qkv.experiments.claims.verdict import Difference
-from qkv.experiments.sweep import Sweep, SweepResult
+from qkv.experiments.sweep import Sweep
 from qkv.registry import register
 
 SMALL = ("data.size=400", "model.max_length=48", "train.batch_size=512", "train.warmup=10", "train.valid_size=100")
@@ -17,6 +17,8 @@ SMALL_SCRATCH = (
     "train.validate_every=1000",
 )  # fmt: skip
 SMALL_FINETUNE = (*SMALL, "train.epochs=2", "train.lr=1e-4", "train.validate_every=1000")
+
+FROM_SCRATCH, PRETRAINED, PRETRAINING = "from scratch", "pre-trained", "pre-training"
 
 
 @register("claim", "pretraining-helps")
@@ -53,27 +55,29 @@ class PretrainingHelps(SweepClaim):
     factors: ClassVar = {"model.pooler": ("true",)}
     labels: ClassVar = {"pooler=true": "from scratch"}
     overrides: ClassVar = {"small": SMALL_SCRATCH, "full": ()}
+    exclusive = True  # fine-tuning follows pre-training
+
+    @classmethod
+    def sweeps(cls, scale: Scale, seeds: Sequence[int]) -> dict[str, Sweep]:
+        runs = {FROM_SCRATCH: cls._sweep(cls.recipe[scale], seeds, *cls.overrides[scale])}
+        if scale == "small":
+            return {
+                **runs,
+                PRETRAINED: cls._sweep(cls.recipe[scale], seeds, *SMALL_FINETUNE, f"init={minilm_folder()}"),
+            }
+        return {**runs, PRETRAINING: cls._sweep("imdb-bert", seeds)}
 
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
-        def run(name: str, recipe: str, seeds: Sequence[int], *overrides: str) -> SweepResult:
-            sweep = Sweep(recipe, self.factors, seeds, overrides)
-            return complete(sweep, folder / name, device)
-
-        folders = {seed: minilm_folder() for seed in seeds}
-        if scale == "full":
-            pretraining = run("pretraining", "imdb-bert", seeds)
-            folders = {run.seed: folder / "pretraining" / "runs" / run.trial.name for run in pretraining.outcomes}
-        finetune = SMALL_FINETUNE if scale == "small" else ()
-        results = {"from scratch": run("scratch", self.recipe[scale], seeds, *self.overrides[scale]).outcomes}
-        results["pre-trained"] = [
-            outcome
-            for seed in seeds
-            for outcome in run(
-                f"pretrained-{seed}", self.recipe[scale], (seed,), *finetune, f"init={folders[seed]}"
-            ).outcomes
-        ]
+        outcomes = {name: result.outcomes for name, result in self.run_sweeps(scale, seeds, folder, device).items()}
+        if scale == "full":  # fine-tuning starts from runs, which have to be finished
+            encoders = {run.seed: folder / "runs" / run.trial.name for run in outcomes.pop(PRETRAINING)}
+            sweeps = [self._sweep(self.recipe[scale], (seed,), f"init={encoders[seed]}") for seed in seeds]
+            outcomes[PRETRAINED] = [run for sweep in sweeps for run in complete(sweep, folder, device).outcomes]
         values = {
-            f"accuracy: {name}": tuple(100 * outcome.scores["accuracy"] for outcome in outcomes)
-            for name, outcomes in results.items()
+            f"accuracy: {name}": tuple(100 * run.scores["accuracy"] for run in runs) for name, runs in outcomes.items()
         }
         return Measurements(tuple(seeds), values)
+
+    @classmethod
+    def _sweep(cls, recipe: str, seeds: Sequence[int], *overrides: str) -> Sweep:
+        return Sweep(recipe, cls.factors, seeds, overrides, shared=True)

@@ -74,6 +74,8 @@ class GatesKeepGradients(SampledClaim):
 
     seeds = 6  # a network either learns to recall or keeps guessing, so that three seeds vary a lot
 
+    seeds_in_processes = True
+
     def sample(self, scale: Scale, device: torch.device) -> Sample:
         values, series = {}, {}
         with threads(1):

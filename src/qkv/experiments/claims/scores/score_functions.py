@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_GRU
+from qkv.experiments.claims.multi30k import FULL_RNN
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -46,4 +47,4 @@ class ScoreFunctions(SweepClaim):
     labels: ClassVar = {"score=additive": "additive", "score=dot": "dot", "score=bilinear": "bilinear"}
     metric: ClassVar = {"small": "exact", "full": "bleu"}
     quantity = "score"
-    overrides: ClassVar = {"small": SMALL_GRU, "full": ("model.encoder.dim=512",)}
+    overrides: ClassVar = {"small": SMALL_GRU, "full": (*FULL_RNN, "model.encoder.dim=512")}

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -43,6 +44,6 @@ class CausalTraining(SweepClaim):
     recipe: ClassVar = {"small": "dates-transformer", "full": "multi30k-transformer"}
     factors: ClassVar = {"model.causal": ("true", "false")}
     labels: ClassVar = {"causal=true": "with causal mask", "causal=false": "without mask"}
-    metric: ClassVar = {"small": "exact", "full": "bleu"}
+    metric: ClassVar = {"small": "exact", "full": "bleu_lowercased"}
     quantity = "score"
-    overrides: ClassVar = {"small": SMALL_TRANSFORMER, "full": ()}
+    overrides: ClassVar = {"small": SMALL_TRANSFORMER, "full": FULL_TRANSFORMER}

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, RecipeClaim
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
 from qkv.experiments.claims.verdict import Difference, Mean
 from qkv.registry import register
 
@@ -51,6 +52,6 @@ class Depth(RecipeClaim):
             "deep": ("multi30k-transformer", "model.encoder_layers=24"),
         },
     }
-    metric: ClassVar = {"small": "exact", "full": "bleu"}
+    metric: ClassVar = {"small": "exact", "full": "bleu_lowercased"}
     quantity = "score"
-    overrides: ClassVar = {"small": SMALL, "full": ()}
+    overrides: ClassVar = {"small": SMALL, "full": FULL_TRANSFORMER}

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -39,6 +40,6 @@ class FeedForwardHelps(SweepClaim):
     recipe: ClassVar = {"small": "dates-transformer", "full": "multi30k-transformer"}
     factors: ClassVar = {"model.ffn": ("position_wise", "none")}
     labels: ClassVar = {"ffn=position_wise": "with feed-forward", "ffn=none": "without feed-forward"}
-    metric: ClassVar = {"small": "exact", "full": "bleu"}
+    metric: ClassVar = {"small": "exact", "full": "bleu_lowercased"}
     quantity = "score"
-    overrides: ClassVar = {"small": SMALL_TRANSFORMER, "full": ()}
+    overrides: ClassVar = {"small": SMALL_TRANSFORMER, "full": FULL_TRANSFORMER}

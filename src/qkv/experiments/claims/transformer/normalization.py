@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -40,6 +41,6 @@ class LayerNormHelps(SweepClaim):
     recipe: ClassVar = {"small": "dates-transformer", "full": "multi30k-transformer"}
     factors: ClassVar = {"model.norm": ("pre", "post", "none")}
     labels: ClassVar = {"norm=pre": "pre-norm", "norm=post": "post-norm", "norm=none": "without norm"}
-    metric: ClassVar = {"small": "exact", "full": "bleu"}
+    metric: ClassVar = {"small": "exact", "full": "bleu_lowercased"}
     quantity = "score"
-    overrides: ClassVar = {"small": SMALL_TRANSFORMER, "full": ()}
+    overrides: ClassVar = {"small": SMALL_TRANSFORMER, "full": FULL_TRANSFORMER}

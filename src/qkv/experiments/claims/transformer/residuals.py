@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -37,9 +38,9 @@ class ResidualsAllowDepth(SweepClaim):
     recipe: ClassVar = {"small": "dates-transformer", "full": "multi30k-transformer"}
     factors: ClassVar = {"model.residual": ("true", "false")}
     labels: ClassVar = {"residual=true": "with residuals", "residual=false": "without residuals"}
-    metric: ClassVar = {"small": "exact", "full": "bleu"}
+    metric: ClassVar = {"small": "exact", "full": "bleu_lowercased"}
     quantity = "score"
     overrides: ClassVar = {
         "small": (*(s for s in SMALL_TRANSFORMER if "encoder_layers" not in s), "model.encoder_layers=4"),
-        "full": ("model.encoder_layers=6",),
+        "full": (*FULL_TRANSFORMER, "model.encoder_layers=6"),
     }

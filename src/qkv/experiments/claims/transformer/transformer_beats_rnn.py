@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, RecipeClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -46,10 +47,10 @@ class TransformerBeatsRNN(RecipeClaim):
             "RNN with attention": ("dates-gru", "data.size=20000", *SMALL_RNN),
         },
         "full": {
-            "Transformer": ("multi30k-transformer", *LOWERCASED),
+            "Transformer": ("multi30k-transformer", *LOWERCASED, *FULL_TRANSFORMER),
             "RNN with attention": ("multi30k-bahdanau", *LOWERCASED),
         },
     }
-    metric: ClassVar = {"small": "exact", "full": "bleu"}
+    metric: ClassVar = {"small": "exact", "full": "bleu_lowercased"}
     quantity = "score"
     overrides: ClassVar = {"small": (), "full": ()}

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim, complete
+from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
 from qkv.experiments.claims.measurements import Measurements
 from qkv.experiments.claims.verdict import Difference, Mean
 from qkv.experiments.claims.vision.pointing import measure_pointing
 from qkv.experiments.claims.vision.shapes import SMALL_CAPTIONER
-from qkv.experiments.sweep import Sweep
+from qkv.experiments.sweep import MeasureFunction
 from qkv.registry import register
 
 
@@ -51,10 +51,13 @@ class CaptionPointing(SweepClaim):
     labels: ClassVar = {"decoder=attend": "with attention"}
     overrides: ClassVar = {"small": (*SMALL_CAPTIONER, "train.epochs=12"), "full": ()}
 
+    @classmethod
+    def measure_function(cls, scale: Scale) -> MeasureFunction:
+        return measure_pointing
+
     def measure(self, scale: Scale, seeds: Sequence[int], folder: Path, device: str) -> Measurements:
-        sweep = Sweep(self.recipe[scale], self.factors, seeds, self.overrides[scale], measure_pointing)
-        outcomes = complete(sweep, folder, device).outcomes
-        names = ("named object", "other object")
+        (result,) = self.run_sweeps(scale, seeds, folder, device).values()
+        names, outcomes = ("named object", "other object"), result.outcomes
         return Measurements(
             tuple(seeds), {f"peak inside: {name}": tuple(100 * o.scores[name] for o in outcomes) for name in names}
         )

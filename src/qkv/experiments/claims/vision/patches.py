@@ -58,6 +58,8 @@ class Patches(SampledClaim):
         "the neighbourhood of pixels."
     )
 
+    seeds_in_processes = True
+
     def sample(self, scale: Scale, device: torch.device) -> Sample:
         rng = random.Random(torch.initial_seed())
         train, test = (draw_shapes(count, rng) for count in (SIZE[scale], TEST_SIZE))

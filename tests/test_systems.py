@@ -47,8 +47,10 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def results_of(recipe: str) -> set[str]:
-    """The anchors of the sections of results.md that have a row of a recipe."""
+def results_of(command: str) -> set[str]:
+    """The anchors of the sections of results.md that have a row of a recipe, or of `qkv train RECIPE --set KEY=VALUE`."""
+    words = [word for word in command.split() if word not in ("qkv", "train", "--set")]
+    recipe = " ".join(words)
     sections = re.split(r"^(?=## )", (DOCS / "results.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     row = re.compile(rf"^\| {re.escape(recipe)}[ ,]", re.MULTILINE)
     return {anchor for section in sections if row.search(section) for anchor in anchors(section)}
@@ -86,8 +88,6 @@ def test_tests_exist(system):
 
 @EACH
 def test_results_are_those_of_the_recipes(system):
-    if system.result == "not recorded yet":
-        return
     links = re.findall(r"\[[^]]+\]\(([^)#]+)(?:#([^)]+))?\)", system.result)
     assert links
     recorded = {anchor for command in system.commands for anchor in results_of(command)}

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from qkv.interpret.document_probe import WeightedDocument
 from qkv.visualize.glyphs import visible
@@ -22,7 +23,7 @@ def save_document_png(document: WeightedDocument, path: str | os.PathLike[str]) 
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.axis("off")
-    font = {"family": "monospace", "fontsize": _SIZE, "va": "center", "parse_math": False}
+    font: dict[str, Any] = {"family": "monospace", "fontsize": _SIZE, "va": "center", "parse_math": False}
     probability = max(document.probabilities.values())
     axes.text(0, _LINE / 2, f"{document.label} ({probability:.0%})", color=QUIET, **font)
     colours, largest = attention_colormap(), max(sentence.weight for sentence in document.sentences)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qkv.visualize.glyphs import visible
 from qkv.visualize.plotting import QUIET, attention_colormap, new_figure, save_figure
 
 MASKED = "#d9dbe0"  # colour of masked cells
@@ -39,8 +38,8 @@ def save_matrices(panels: Sequence[MatrixPanel], path: str | os.PathLike[str], *
                width * cell / (columns * pitch_x), height * cell / (lines * pitch_y))  # fmt: skip
         axes = figure.add_axes(box)
         axes.imshow(panel.values, cmap=colours, aspect="auto", interpolation="nearest")
-        axes.set_xticks(range(len(panel.columns)), [visible(token) for token in panel.columns], rotation=90)
-        axes.set_yticks(range(len(panel.rows)), [visible(token) for token in panel.rows])
+        axes.set_xticks(range(len(panel.columns)), panel.columns, rotation=90)
+        axes.set_yticks(range(len(panel.rows)), panel.rows)
         axes.tick_params(length=0, labelsize=7)
         axes.spines[:].set_color(MASKED)
         axes.set_title(panel.title, fontsize=8 if labelled else 5, color=QUIET, pad=2)

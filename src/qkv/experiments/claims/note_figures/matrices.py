@@ -13,6 +13,7 @@ from qkv.interpret.attention_probe import AttentionProbe
 from qkv.pipelines.output import AttentionMap
 from qkv.pipelines.translator import Translator
 from qkv.visualize.figure import save_png
+from qkv.visualize.glyphs import visible
 from qkv.visualize.matrices import MatrixPanel, save_matrices
 from qkv.visualize.plotting import new_figure, save_figure
 
@@ -55,11 +56,10 @@ def masked_scores(runs: Path, path: Path, device: str) -> str:
     future = np.triu(np.ones_like(weights, dtype=bool), k=1)
     scores = np.log(np.where(future, 1.0, np.maximum(weights, 1e-9)))
     scores -= np.where(future, -np.inf, scores).max(axis=1, keepdims=True)
+    rows, columns = (tuple(map(visible, tokens)) for tokens in (decoder.rows, decoder.columns))
     panels = [
-        MatrixPanel(
-            "score minus the largest of the row", np.ma.masked_array(scores, future), decoder.rows, decoder.columns
-        ),
-        MatrixPanel("weight", np.ma.masked_array(weights, future), decoder.rows, decoder.columns),
+        MatrixPanel(title, np.ma.masked_array(matrix, future), rows, columns)
+        for title, matrix in (("score minus the largest of the row", scores), ("weight", weights))
     ]
     save_matrices(panels, path, columns=2, cell=0.22)
     return f"{answer.text}: first head of the first decoder layer"

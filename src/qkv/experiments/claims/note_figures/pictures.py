@@ -5,7 +5,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
 from PIL import Image
 
 from qkv.datasets.corpora.synthetic.bit_sequences import Copy
@@ -45,18 +44,14 @@ def captions(runs: Path, path: Path, device: str) -> str:
     run = trained_run(runs, device, "shapes-attend", *SMALL_CAPTIONER, "train.epochs=8")
     scenes, captioner = Run.open(run).data().splits["valid"][:EXAMPLES], Captioner(run, device=device)
     with TemporaryDirectory() as folder:
-        answers = captioner(
-            [_write_image(image, Path(folder) / f"{row}.png") for row, image in enumerate(scenes.images)]
-        )
+        paths = [Path(folder) / f"{row}.png" for row in range(len(scenes.images))]
+        for image, file in zip(scenes.images, paths, strict=True):
+            Image.fromarray(np.moveaxis(image, 0, -1)).save(file)
+        answers = captioner(paths)
     right = [answer for answer, texts in zip(answers, scenes.texts, strict=True) if answer.text in texts]
     wrong = [answer for answer, texts in zip(answers, scenes.texts, strict=True) if answer.text not in texts]
     save_captions_png([*right[:OF_EACH], *wrong[:OF_EACH]], path)
     return f"{len(right)} of {len(answers)} captions are right; {len(right[:OF_EACH])} right ones, then wrong ones"
-
-
-def _write_image(image: UInt8[np.ndarray, "channels height width"], path: Path) -> Path:
-    Image.fromarray(np.moveaxis(image, 0, -1)).save(path)
-    return path
 
 
 def memory(runs: Path, path: Path, device: str) -> str:

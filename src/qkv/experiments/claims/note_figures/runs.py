@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from qkv.experiments.claims.claim import complete
+from qkv.errors import InputError
 from qkv.experiments.sweep import RECIPE, Sweep
+from qkv.runtime.cluster import WorkerOptions
+from qkv.runtime.processes import cpu_count
 
 WORD_LSTMN = (
     "data.tokenizer={ name = \"word\", vocab_size = 4000 }", "data.lowercase=true", "model.embedding_dim=64",
@@ -15,5 +17,8 @@ WORD_LSTMN = (
 def trained_run(folder: Path, device: str, recipe: str, *settings: str) -> Path:
     """Return the folder of a run, which is trained if it does not exist."""
     sweep = Sweep(recipe, {RECIPE: (recipe,)}, (0,), settings, shared=True)
-    complete(sweep, folder, device)
+    if sweep.remaining(folder):
+        one_thread = WorkerOptions(cpu_count())  # models this small gain nothing from more
+        if failures := sweep.run(folder, one_thread, device).failures:
+            raise InputError(f"{failures[0].trial.name}: {failures[0].error}")
     return folder / "runs" / sweep.trials[0].name

@@ -32,7 +32,7 @@ def test_everything_known_about_a_claim_is_an_attribute(claim: type[Claim]):
     assert claim.figure
     assert claim.__doc__
     assert set(claim.registered_name) <= set(string.ascii_lowercase + string.digits + "-")
-    assert 1 <= claim.number <= 55
+    assert 1 <= claim.number <= 59  # from 56 on: worked examples
     assert len(claim.title) <= 80
 
 

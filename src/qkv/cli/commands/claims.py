@@ -171,6 +171,39 @@ def report_claims(
         result(str(path))
 
 
+@app.command(name="figure")
+def draw_note_figure(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Figure; without it, all are listed.")] = None,
+    png: Annotated[Path | None, typer.Option("--png", metavar="FILE.png", help="Output file [NAME.png].")] = None,
+    output: OutputFolder = CLAIMS,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Draw a figure of the lecture notes from a model.
+
+    Models are released ones, or trained in about a minute: the runs are kept in the output folder and shared with the
+    claims at small scale.
+    """
+    from qkv.experiments.claims.note_figures import FIGURES, draw_figure
+    from qkv.experiments.claims.runner import WORK
+
+    if name is None:
+        rows = [(key, each.note.number, each.title, each.model) for key, each in FIGURES.items()]
+        headers = ("figure", "note", "title", "model")
+        if json:
+            result_json([dict(zip(headers, row, strict=True)) for row in rows])
+        else:
+            result("\n".join(format_rows(headers, rows)))
+        return
+    path = png or Path(f"{name}.png")
+    drawn = draw_figure(name, output / WORK / "small", path, device)
+    if json:
+        result_json({"figure": name, "path": str(path), "drawn": drawn})
+        return
+    result(f"{FIGURES[name].title}: {drawn}")
+    info(f"wrote {path}")
+
+
 def _print_table(claims: "list[type[Claim]]", folder: Path, scale: str) -> None:
     """Print the verdict and the time of each claim."""
     from qkv.experiments.claims.record import read_records

@@ -6,6 +6,7 @@ from qkv.experiments.claims import (  # noqa: F401  (imported to be registered)
     complexity,
     decoding,
     documents,
+    examples,
     heads,
     memory,
     meta_learning,

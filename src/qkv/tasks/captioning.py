@@ -20,7 +20,7 @@ from qkv.metrics.text_metrics import caption_scores
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import GREEDY, Captioner
-from qkv.pipelines.inputs.image_preprocessing import as_model_input
+from qkv.pipelines.inputs.image_preprocessing import as_model_input, square_side
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
 from qkv.tasks.base.task import LOSS, Evaluation, Pixels, Sample, Task, TaskConfig, random_batches
@@ -90,6 +90,12 @@ class CaptioningTask(Task):
         _, channels, height, width = data.splits["train"].images.shape
         sizes = {"vocab_size": len(tokenizer), "channels": channels, "height": height, "width": width}
         return {**sizes, "backbone": data.backbone}
+
+    @classmethod
+    def reader_options(cls, model: Any) -> dict[str, Any]:
+        if model.encoder.name == "features":
+            raise InputError("--data needs a model of pixels, but this one takes features (model.encoder.name)")
+        return {"side": square_side(model)}
 
     def setup(self, data: CaptionDataset) -> None:
         """Encode the captions, skipping those longer than the model allows with a note."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
+from qkv.cli.commands.train import parse_columns
 from qkv.cli.console import info, note, progress_bar, result, result_json
 from qkv.errors import InputError
 from qkv.runtime.files import write_atomically
@@ -38,6 +39,7 @@ def evaluate(
     run: options.Folder,
     split: Split = None,
     data: options.Data = None,
+    column: options.Columns = None,
     limit: Limit = None,
     num_beams: options.NumBeams = 1,
     length_penalty: options.LengthPenalty = 1.0,
@@ -64,7 +66,7 @@ def evaluate(
     task_class = _task_class(run, own, search, limit, output)
     if loaded is None:
         names = [" and ".join(map(str, data or []))]
-        loaded = read_files(run, own, task_class, data or [], names[0], strict=strict)
+        loaded = read_files(run, own, task_class, data or [], names[0], parse_columns(column), strict=strict)
     else:
         names = select_splits(run, split, task_class.splits(loaded))
     if limit is not None:
@@ -171,17 +173,26 @@ def find_run(run: Path) -> "Run | None":
 
 
 def read_files(
-    run: Path, own: "Run | None", task: type["Task"], files: list[Path], name: str, *, strict: bool
+    run: Path,
+    own: "Run | None",
+    task: type["Task"],
+    files: list[Path],
+    name: str,
+    columns: dict[str, str],
+    *,
+    strict: bool,
 ) -> "Dataset[Any]":
-    """Load the user's files in the format of a task, as a split called `name`."""
+    """Load the user's files in the format of a task and of its model, as a split called `name`."""
     from qkv.datasets.user_files import user_dataset
+    from qkv.hub.model_folder import ModelFolder, locate
 
     reader = user_dataset(task.datasets[0].kind)
     if reader is None or len(task.datasets) > 1 or task.datasets[0].kind == "text":
         hint = "; pass your own test text to qkv train (--test)" if task.datasets[0].kind == "text" else ""
         raise InputError(f"{run}: --data is not supported for {task.title}{hint}")
     column = getattr(own.recipe.data, "column", "upos") if own is not None else "upos"
-    loaded = reader.read_files(files, name, strict=strict, column=column)
+    sizes = task.reader_options(ModelFolder(locate(run)).config)
+    loaded = reader.read_files(files, name, strict=strict, column=column, column_names=columns, **sizes)
     for message in loaded.notes:
         note(message)
     return loaded

@@ -45,7 +45,7 @@ class UserFiles(DatasetConfig):
         files, notes = self.split_files(), list[str]()
         splits = self.finish({split: self.read_examples(paths, notes) for split, paths in files.items()})
         self.check(splits["train"])
-        notes += self._duplicates(splits)
+        notes += self.duplicates(splits)
         if "valid" not in splits:
             size, unit = len(splits["train"]), self.dataset_class.unit
             splits["train"], splits["valid"] = self.hold_out(splits["train"])
@@ -117,7 +117,7 @@ class UserFiles(DatasetConfig):
         """Names of the training files in messages."""
         return " and ".join(self.train)
 
-    def _duplicates(self, splits: Mapping[str, Any]) -> Iterator[str]:
+    def duplicates(self, splits: Mapping[str, Any]) -> Iterator[str]:
         """Yield a note for each split with examples that are also in a split before it."""
         seen: dict[str, str] = {}
         for split, examples in splits.items():

@@ -99,7 +99,7 @@ class ImageClassificationTask(Task):
         return {"side": square_side(model), "channels": model.channels}
 
     def setup(self, data: ImageDataset) -> None:
-        self.train, self.valid = data.splits["train"], data.splits["valid"][: self.train_config.valid_size]
+        self.train, self.valid = data.splits["train"], data.splits["valid"]
         if len(self.train) < 1:
             raise InputError("there are no pictures to train on")
         self.number = 0  # of the current epoch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.commands import shards
+from qkv.cli.commands import check, shards
 from qkv.cli.console import info, note, progress_bar, result, result_json, result_line
 from qkv.config import build
 from qkv.errors import InputError
@@ -28,6 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.command()(check.check)
 app.command()(shards.prepare)
 app.command(name="shards")(shards.shards)
 

@@ -104,7 +104,7 @@ class CaptioningTask(Task):
         self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer, model)
         examples = encode_captions(self.tokenizer, self.train)
         self.captions = [example for example in examples if len(example.tokens) < model.max_length]
-        if not self.captions:
+        if examples and not self.captions:
             raise InputError(f"every caption is longer than model.max_length = {model.max_length} tokens")
         if best_by == "pointing" and not (data.splits["valid"].objects and model.decoder == "attend"):
             raise InputError(

@@ -14,7 +14,6 @@ from qkv.config import NonNegativeFloat, Rate
 from qkv.datasets.dataset import ImageDataset
 from qkv.datasets.formats.images import LabeledImages
 from qkv.datasets.tensor_batch import TensorBatch
-from qkv.errors import InputError
 from qkv.models.vit import ViT
 from qkv.pipelines.inputs.image_preprocessing import scale_pixels, square_side
 from qkv.registry import register
@@ -100,8 +99,6 @@ class ImageClassificationTask(Task):
 
     def setup(self, data: ImageDataset) -> None:
         self.train, self.valid = data.splits["train"], data.splits["valid"]
-        if len(self.train) < 1:
-            raise InputError("there are no pictures to train on")
         self.number = 0  # of the current epoch
         self.pixel_cache = PixelCache(torch.from_numpy(self.train.pixels))
 

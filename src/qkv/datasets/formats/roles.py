@@ -8,9 +8,9 @@ from qkv.errors import InputError
 from qkv.registry import nearest
 from qkv.runtime.text import printable
 
-LANGUAGES = (
+LANGUAGES = (  # without "id", which is rarely Indonesian
     "en", "de", "fr", "es", "it", "pt", "nl", "sv", "da", "fi", "cs", "pl", "ru", "uk", "zh", "ja", "ko", "ar", "hi",
-    "tr", "el", "he", "ro", "hu", "vi", "id", "english", "german", "french", "spanish", "italian", "portuguese",
+    "tr", "el", "he", "ro", "hu", "vi", "english", "german", "french", "spanish", "italian", "portuguese",
     "dutch", "swedish", "danish", "finnish", "czech", "polish", "russian", "ukrainian", "chinese", "japanese",
     "korean", "arabic", "hindi", "turkish", "greek", "hebrew", "romanian", "hungarian", "vietnamese", "indonesian",
 )  # fmt: skip

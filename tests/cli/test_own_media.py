@@ -39,7 +39,11 @@ def draw(path: Path, bright: int, seed: int, size: tuple[int, int] = (40, 30)) -
 def photos(tmp_path: Path) -> Path:
     for number in range(24):
         bright = number % 2
-        draw(tmp_path / "photos" / ("left", "right")[bright] / f"{number}.{'jpg' if number % 3 else 'PNG'}", bright, number)
+        draw(
+            tmp_path / "photos" / ("left", "right")[bright] / f"{number}.{'jpg' if number % 3 else 'PNG'}",
+            bright,
+            number,
+        )
     return tmp_path / "photos"
 
 
@@ -75,7 +79,9 @@ def test_a_released_vit_is_fine_tuned_at_its_own_size(qkv: Command, photos: Path
 
 def test_captions_in_a_table_train_a_captioner(qkv: Command, photos: Path, tmp_path: Path) -> None:
     files = sorted(path.relative_to(tmp_path) for path in photos.rglob("*.*"))
-    rows = "".join(f"{file},a {'bright' if seed else 'light'} half {file.parent.name}\n" for seed, file in enumerate(files))
+    rows = "".join(
+        f"{file},a {'bright' if seed else 'light'} half {file.parent.name}\n" for seed, file in enumerate(files)
+    )
     (tmp_path / "captions.csv").write_text(f"image,caption\n{rows}")
     small = settings("model.encoder.filters=[4,8]", "model.feature_dim=8", "model.hidden_dim=16", "data.side=16",
                      "model.embedding_dim=8", "train.epochs=1", "task.shift=0")  # fmt: skip
@@ -124,7 +130,9 @@ def test_columns_are_named_on_the_command_line(
 
 
 @pytest.mark.parametrize("command", [("train", "images-vit", "--data"), ("data", "check"), ("data", "show")])
-def test_hostile_folders_are_one_line_errors(qkv: Command, photos: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_hostile_folders_are_one_line_errors(
+    qkv: Command, photos: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
     output = ("--output", tmp_path / "run") if command[0] == "train" else ()
     (tmp_path / "empty").mkdir()
     if command[0] == "train":

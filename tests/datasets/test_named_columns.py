@@ -86,8 +86,13 @@ def test_tagged_sentences_are_lists_or_texts_of_words(tmp_path):
     texts = write(tmp_path, "a.csv", "words,tags\n" + "".join(f"Ada runs{number},PER O\n" for number in range(5)))
     expected = {Tagged(("Ada", f"runs{number}"), ("PER", "O")) for number in range(5)}
     assert set(read(lists, "tagged")[0]) == set(read(texts, "tagged")[0]) == expected
-    for bad, word in (('{"tokens": ["a", "b"], "tags": ["O"]}', "line 6"), ('{"tokens": [""], "tags": ["O"]}', "empty")):
-        path = write(tmp_path, "bad.jsonl", "\n".join([*map(json.dumps, entries)]) + f"\n{bad.replace('tags', 'ner_tags')}")
+    for bad, word in (
+        ('{"tokens": ["a", "b"], "tags": ["O"]}', "line 6"),
+        ('{"tokens": [""], "tags": ["O"]}', "empty"),
+    ):
+        path = write(
+            tmp_path, "bad.jsonl", "\n".join([*map(json.dumps, entries)]) + f"\n{bad.replace('tags', 'ner_tags')}"
+        )
         with pytest.raises(InputError, match=word):
             read(path, "tagged")
 

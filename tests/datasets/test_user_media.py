@@ -172,7 +172,7 @@ def test_folders_without_two_classes_of_images_are_errors(tmp_path):
 def test_captions_are_read_from_tables_and_folders(tmp_path):
     photos(tmp_path / "files", 6)
     names = [f"files/cat/{number}.png" for number in range(6)]
-    (tmp_path / "a.csv").write_text("image,caption\n" + "".join(f"{n},a cat\n{n},\"sits, still\"\n" for n in names))
+    (tmp_path / "a.csv").write_text("image,caption\n" + "".join(f'{n},a cat\n{n},"sits, still"\n' for n in names))
     entries = [{"file_name": name, "captions": ["a cat", "sits, still"]} for name in names]
     (tmp_path / "files" / "metadata.jsonl").write_text(
         "\n".join(json.dumps({**entry, "file_name": entry["file_name"][6:]}) for entry in entries)

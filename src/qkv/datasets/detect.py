@@ -12,7 +12,7 @@ from qkv.datasets.formats.tables import CSV, JSON_LINES, TABLES, csv_rows, parse
 from qkv.datasets.formats.text_files import is_parsed, read_lines
 from qkv.datasets.shards.large_text import LARGE_BYTES
 from qkv.datasets.shards.text_source import COMPRESSIONS, SAVED, SAVED_SPLITS, PlainText
-from qkv.datasets.user_files import user_datasets
+from qkv.datasets.user_files import naming_page, user_datasets
 from qkv.datasets.user_media import WAV
 from qkv.errors import InputError
 
@@ -23,6 +23,11 @@ TABLE_KINDS = ("questions", "labelled", "tagged", "pairs")
 
 def infer_kind(paths: Sequence[Path], columns: Mapping[str, str] | None = None) -> str:
     """Infer the kind of data from the names and contents of user files; `columns` are names of columns by role."""
+    with naming_page(""):
+        return _kind_of(paths, columns)
+
+
+def _kind_of(paths: Sequence[Path], columns: Mapping[str, str] | None) -> str:
     path = paths[0]
     if path.is_dir():
         return _kind_of_folder(path, columns)
@@ -48,7 +53,7 @@ def _kind_of_folder(folder: Path, columns: Mapping[str, str] | None) -> str:
     if any((folder / name).exists() for name in (SAVED, SAVED_SPLITS)):
         return "text"
     if splits := find_splits(folder):
-        return infer_kind([splits["train"]], columns)
+        return _kind_of([splits["train"]], columns)
     if has_suffix(folder, WAV):
         return "speech"
     if not has_suffix(folder, SUFFIXES):
@@ -61,7 +66,10 @@ def _kind_of_folder(folder: Path, columns: Mapping[str, str] | None) -> str:
 def _kind_of_table(path: Path, columns: Mapping[str, str]) -> str:
     """Return the kind of a table by the names of its columns, or by what its cells look like."""
     lines, where, suffix = read_lines(path), str(path), path.suffix.lower()
-    names, rows = table_columns(lines, suffix, where), _sample(lines, suffix, where)
+    try:
+        names, rows = table_columns(lines, suffix, where), _sample(lines, suffix, where)
+    except InputError:  # the reader of any kind of table reports the line
+        return "labelled"
     media = _media_of(rows)
     kinds = {
         "audio": ("speech",),

@@ -1,8 +1,8 @@
 """Objects of the library `datasets`, written to a folder that `--data` and `data.train` take.
 
-    folder = export_dataset(datasets.load_dataset("imdb"))
-    train.jsonl, valid.jsonl, test.jsonl      one example per line; class labels are written by name
-    images/, audio/                           the files of columns with images or recordings
+folder = export_dataset(datasets.load_dataset("imdb"))
+train.jsonl, valid.jsonl, test.jsonl      one example per line; class labels are written by name
+images/, audio/                           the files of columns with images or recordings
 """
 
 import hashlib

@@ -63,7 +63,10 @@ class UserFiles(DatasetConfig):
         files = {split: [*map(Path, paths)] for split, paths in named.items() if paths}
         if len(self.train) == 1 and files["train"][0].is_dir():
             found = find_splits(files["train"][0])
-            files = {**files, **{split: [path] for split, path in found.items() if split == "train" or split not in files}}
+            files = {
+                **files,
+                **{split: [path] for split, path in found.items() if split == "train" or split not in files},
+            }
         return files
 
     @classmethod
@@ -138,13 +141,13 @@ class UserFiles(DatasetConfig):
 
 @contextmanager
 def naming_page(section: str) -> Iterator[None]:
-    """Add the page on formats to the messages of input errors."""
+    """Add the page on formats, and its section unless that is "", to the messages of input errors."""
     try:
         yield
     except InputError as error:
         if FORMATS_PAGE in str(error):
             raise
-        raise type(error)(f"{error}; see {FORMATS_PAGE}#{section}") from None
+        raise type(error)(f"{error}; see {FORMATS_PAGE}{section and f'#{section}'}") from None
 
 
 def user_dataset(kind: str) -> type[UserFiles] | None:

@@ -99,7 +99,9 @@ class UserImages(UserImageFiles):
             images, others = files_with_suffix(folder, SUFFIXES)
             listed += [(image, folder.name) for image in images]
             if others:
-                notes.append(f"{folder}: skipped {len(others):,} file(s) that are no images, the first {others[0].name}")
+                notes.append(
+                    f"{folder}: skipped {len(others):,} file(s) that are no images, the first {others[0].name}"
+                )
             if not images:
                 notes.append(f"{folder}: contains no images, so it is no class")
         if not listed and files_with_suffix(path, SUFFIXES)[0]:

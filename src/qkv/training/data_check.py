@@ -72,7 +72,9 @@ def _lengths(data: Dataset[Any], columns: Columns, tokenizer: Any) -> dict[str, 
     }
     if isinstance(data, SpeechDataset):
         seconds = [
-            examples.samples(index) / examples.rate for examples in data.splits.values() for index in range(len(examples))
+            examples.samples(index) / examples.rate
+            for examples in data.splits.values()
+            for index in range(len(examples))
         ]
         lengths["recording"] = Lengths.of(seconds, "seconds")
     return lengths

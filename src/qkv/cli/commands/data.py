@@ -164,7 +164,9 @@ def show(
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="KIND", help="Format of your own file: pairs, labelled, tagged, ... [detected]."),
+        typer.Option(
+            "--kind", metavar="KIND", help="Format of your own file: pairs, labelled, tagged, ... [detected]."
+        ),
     ] = None,
     count: Annotated[
         int, typer.Option("--count", min=1, max=options.MAX_COUNT, help="Number of examples to show.")

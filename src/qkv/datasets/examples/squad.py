@@ -53,7 +53,8 @@ def question_of_row(cells: Mapping[str, str | list[str]], where: str) -> Questio
             raise InputError(f"{where}: {role} must be a non-empty text")
     question, context = str(cells["question"]), str(cells["context"])
     answers, starts = (
-        list(filter(None, cell if isinstance(cell, list) else [cell])) for cell in (cells["answer"], cells["answer_start"])
+        list(filter(None, cell if isinstance(cell, list) else [cell]))
+        for cell in (cells["answer"], cells["answer_start"])
     )
     if starts and len(starts) != len(answers):
         raise InputError(f"{where}: has {len(answers)} answer(s) but {len(starts)} answer_start(s)")

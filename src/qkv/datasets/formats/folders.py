@@ -95,7 +95,9 @@ def find_table(folder: Path) -> Path | None:
     if len(tables) > 1:
         tables = [path for path in tables if path.stem.lower() == METADATA] or tables
     if len(tables) > 1:
-        raise InputError(f"{folder}: has several tables, such as {tables[0].name} and {tables[1].name}: pass one of them")
+        raise InputError(
+            f"{folder}: has several tables, such as {tables[0].name} and {tables[1].name}: pass one of them"
+        )
     return tables[0] if tables else None
 
 

@@ -93,7 +93,9 @@ def _csv_rows(lines: Sequence[str], where: str) -> Iterator[tuple[int, list[str]
     """Parse CSV, separated by semicolons if the first line has no comma; blank lines have no cells."""
     first = next((line for line in lines if line.strip()), "")
     delimiter = ";" if ";" in first and "," not in first else ","
-    return ((number, cells if any(map(str.strip, cells)) else []) for number, cells in csv_rows(lines, where, delimiter))
+    return (
+        (number, cells if any(map(str.strip, cells)) else []) for number, cells in csv_rows(lines, where, delimiter)
+    )
 
 
 def _tsv_rows(lines: Sequence[str]) -> list[tuple[int, list[str]]]:

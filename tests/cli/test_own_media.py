@@ -108,17 +108,20 @@ def test_a_folder_of_recordings_trains_a_recognizer(qkv: Command, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("recipe", "name", "content", "columns"),
+    ("recipe", "name", "lines", "columns"),
     [
-        ("polarity-lstm-mean", "a.csv", "id,feedback,verdict\n" + "".join(f"{n},it is {'good' if n % 2 else 'bad'} {n},{n % 2}\n" for n in range(20)), ("text=feedback", "label=verdict")),
-        ("pairs-gru", "a.jsonl", "".join(f'{{"x": "{n}", "q": "a{n}", "r": "b{n}"}}\n' for n in range(20)), ("source=q", "target=r")),
-        ("ewt-lstm", "a.jsonl", "".join(f'{{"w": ["a", "b{n}"], "t": ["X", "Y"]}}\n' for n in range(20)), ("tokens=w", "tags=t")),
+        ("polarity-lstm-mean", "a.csv", ["id,feedback,verdict"] + [f"{n},it was {n},{n % 2}" for n in range(20)],
+         ("text=feedback", "label=verdict")),
+        ("pairs-gru", "a.jsonl", [f'{{"x": "{n}", "q": "a{n}", "r": "b{n}"}}' for n in range(20)],
+         ("source=q", "target=r")),
+        ("ewt-lstm", "a.jsonl", [f'{{"w": ["a", "b{n}"], "t": ["X", "Y"]}}' for n in range(20)],
+         ("tokens=w", "tags=t")),
     ],
 )  # fmt: skip
 def test_columns_are_named_on_the_command_line(
-    qkv: Command, tmp_path: Path, recipe: str, name: str, content: str, columns: tuple[str, str]
+    qkv: Command, tmp_path: Path, recipe: str, name: str, lines: list[str], columns: tuple[str, str]
 ) -> None:
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_text("\n".join(lines))
     named = [word for column in columns for word in ("--column", column)]
     small = settings("model.hidden_dim=8", "model.embedding_dim=8", "train.epochs=1", "train.valid_size=4")
     trained = qkv("train", recipe, "--data", tmp_path / name, *named, "--output", tmp_path / "run", *small)

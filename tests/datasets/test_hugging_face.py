@@ -91,8 +91,9 @@ def test_images_and_recordings_are_written_as_files(tmp_path):
     data = recordings(paths)
     files = [path.read_bytes() for path in paths]
     speech = load("speech", train=(str(export_dataset(data)),))
-    assert {text: file.path.read_bytes() for split in speech.splits.values()
-            for text, file in zip(split.texts, split.files, strict=True)} == dict(zip("abcd", files, strict=True))  # fmt: skip
+    splits = speech.splits.values()
+    listed = [row for split in splits for row in zip(split.texts, split.files, strict=True)]
+    assert {text: file.path.read_bytes() for text, file in listed} == dict(zip("abcd", files, strict=True))
     (tmp_path / "a.flac").write_bytes(b"fLaC" + bytes(100))
     with pytest.raises(InputError, match="WAV"):
         export_dataset(recordings([tmp_path / "a.flac"]), tmp_path / "broken")

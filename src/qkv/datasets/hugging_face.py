@@ -85,7 +85,7 @@ def _converter(feature: Any) -> Callable[[Any], Any]:
     """Return a function from the values of a column to JSON: the names of class labels, also in lists."""
     if hasattr(feature, "int2str"):
         return lambda value: feature.int2str(value) if isinstance(value, int) and value >= 0 else None
-    inner = getattr(feature, "feature", None)
+    inner: Any = getattr(feature, "feature", None)
     if hasattr(inner, "int2str"):
         return lambda values: [inner.int2str(value) for value in values]
     return lambda value: value

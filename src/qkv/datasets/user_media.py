@@ -1,7 +1,7 @@
 """Datasets of images and recordings read from files and folders of the user."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ from qkv.datasets.examples.speech import Recordings, SpeechDataset
 from qkv.datasets.formats.audio import WavFile
 from qkv.datasets.formats.folders import class_folders, file_of_row, files_with_suffix, find_table
 from qkv.datasets.formats.images import SUFFIXES, LabeledImages, read_images
-from qkv.datasets.formats.roles import CAPTIONED_IMAGE, LABELED_IMAGE, RECORDING
+from qkv.datasets.formats.roles import CAPTIONED_IMAGE, LABELED_IMAGE, RECORDING, Role
 from qkv.datasets.formats.text_files import (
     digest,
     hold_out,
@@ -90,10 +90,10 @@ class UserImages(UserImageFiles):
     def _listed(self, path: Path, notes: list[str]) -> list[tuple[Path, str]]:
         """Return the image files of a folder or table, with their labels."""
         if not path.is_dir():
-            return _labeled_rows(path, self.column_names, notes)
+            return _listed_files(path, LABELED_IMAGE, self.column_names, notes)
         folders = class_folders(path)
         if not folders and (table := find_table(path)) is not None:
-            return _labeled_rows(table, self.column_names, notes)
+            return _listed_files(table, LABELED_IMAGE, self.column_names, notes)
         listed: list[tuple[Path, str]] = []
         for folder in folders:
             images, others = files_with_suffix(folder, SUFFIXES)
@@ -211,21 +211,12 @@ class UserSpeech(UserFiles, TextDatasetConfig):
 
     def _listed(self, path: Path, notes: list[str]) -> list[tuple[Path, str]]:
         """Return the WAV files of a folder or table, with their texts."""
-        if path.is_dir() and (table_path := find_table(path)) is None:
-            return _with_text_files(path, notes)
-        table_path = table_path if path.is_dir() else path
-        table = read_table(table_path, RECORDING, self.column_names)
-        notes += table_notes(table, str(table_path))
-        listed, empty = [], []
-        for row in table.rows:
-            name, text = (row.text(role, str(table_path)).strip() for role in ("audio", "text"))
-            if name and text:
-                where = f"{table_path}: line {row.number}"
-                listed.append((file_of_row(table_path.parent, name, text, where), text))
-            else:
-                empty.append(row.number)
-        notes += skipped_note(str(table_path), empty)
-        return listed
+        table = find_table(path) if path.is_dir() else path
+        return (
+            _with_text_files(path, notes)
+            if table is None
+            else _listed_files(table, RECORDING, self.column_names, notes)
+        )
 
     def keys(self, examples: Recordings) -> list[str]:
         return [sampled_sha256(file.path) for file in examples.files]
@@ -235,18 +226,20 @@ class UserSpeech(UserFiles, TextDatasetConfig):
         return Recordings(files, texts)
 
 
-def _labeled_rows(path: Path, columns: dict[str, str], notes: list[str]) -> list[tuple[Path, str]]:
-    """Return the image files of a table, with their labels."""
-    table = read_table(path, LABELED_IMAGE, columns)
+def _listed_files(
+    path: Path, roles: Sequence[Role], columns: Mapping[str, str], notes: list[str]
+) -> list[tuple[Path, str]]:
+    """Return the files that a table of two columns names, each with the text in the other column."""
+    table, (file_role, text_role) = read_table(path, roles, columns), (role.name for role in roles)
     notes += table_notes(table, str(path))
     listed, empty = [], []
     for row in table.rows:
-        name, label = (row.text(role, str(path)).strip() for role in ("image", "label"))
-        if name and label:
-            listed.append((file_of_row(path.parent, name, label, f"{path}: line {row.number}"), label))
+        name, text = (row.text(role, str(path)).strip() for role in (file_role, text_role))
+        if name and text:
+            listed.append((file_of_row(path.parent, name, text, f"{path}: line {row.number}"), text))
         else:
             empty.append(row.number)
-    notes += skipped_note(str(path), empty, "no image or no label")
+    notes += skipped_note(str(path), empty, f"no {file_role} or no {text_role}")
     return listed
 
 

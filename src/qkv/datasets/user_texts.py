@@ -142,7 +142,7 @@ class UserText(UserFiles, TextDatasetConfig):
     def column_overrides(cls, columns: Mapping[str, str]) -> dict[str, str]:
         if set(columns) - {"text"}:
             raise InputError(f"--column: running text has the column text only, not {', '.join(columns)}")
-        return {"data.column": name for name in columns.values()}
+        return {"data.column": columns["text"]} if columns else {}
 
 
 @register("dataset", "tagged")

@@ -41,7 +41,7 @@ def load_pretrained(recipe: Recipe) -> Any:
 
 
 def with_image_size(recipe: Recipe) -> Recipe:
-    """Return the recipe with the image size and channels of its `init`, unless it sets the size of the user's images."""
+    """Return the recipe with the image size and channels of its `init`, unless it sets the size of user images."""
     if recipe.init is None or not isinstance(recipe.data, UserImageFiles) or recipe.data.side is not None:
         return recipe
     config = ModelFolder(locate(recipe.init)).config
@@ -59,8 +59,8 @@ def fold_scale(model: ViT, scale: Scale) -> None:
         return
     mean, std = (torch.tensor(values)[:, None, None] for values in (scale.mean, scale.std))
     embed = model.patch_embed
-    embed.bias += (embed.weight * ((0.5 - mean) / std)).sum(dim=(1, 2, 3))
-    embed.weight /= 2 * std
+    embed.bias.add_((embed.weight * ((0.5 - mean) / std)).sum(dim=(1, 2, 3)))
+    embed.weight.div_(2 * std)
 
 
 def pretrained_config(recipe: Recipe, pretrained: Any, sizes: dict[str, Any]) -> Any:

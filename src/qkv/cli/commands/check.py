@@ -56,8 +56,8 @@ def check(
     """Show what training would read from your files.
 
     Prints the number of examples of each split, their lengths, labels and a few examples, and warns about probable
-    mistakes: a header read as an example, swapped columns, labels that are texts, duplicates in several splits, texts that
-    are too long, wrong encodings, too few examples for the model. Nothing is written.
+    mistakes: a header read as an example, swapped columns, labels that are texts, duplicates in several splits, texts
+    that are too long, wrong encodings, too few examples for the model. Nothing is written.
     """
     from qkv.training.data_check import check_data
     from qkv.training.recipe import read_recipe

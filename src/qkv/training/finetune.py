@@ -45,8 +45,9 @@ def with_image_size(recipe: Recipe) -> Recipe:
     if recipe.init is None or not isinstance(recipe.data, UserImageFiles) or recipe.data.side is not None:
         return recipe
     config = ModelFolder(locate(recipe.init)).config
-    options = recipe.task_class.reader_options(config)
-    return recipe.replace(data=recipe.data.replace(**options))
+    if not isinstance(config, type(recipe.model)):
+        return recipe  # `load_pretrained` reports it
+    return recipe.replace(data=recipe.data.replace(**recipe.task_class.reader_options(config)))
 
 
 @torch.no_grad()

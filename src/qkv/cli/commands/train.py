@@ -172,8 +172,8 @@ def _check_resume(resume: Path, *, output: Path | None, overwrite: bool, dry_run
             raise InputError(f"{option} cannot be combined with --resume")
     if resume != AUTO and own_data:
         raise InputError(
-            "--data, --column, --valid, --test, --data-dir and --strict cannot be combined with --resume: a resumed run "
-            "keeps its data"
+            "--data, --column, --valid, --test, --data-dir and --strict cannot be combined with --resume: a resumed "
+            "run keeps its data"
         )
 
 

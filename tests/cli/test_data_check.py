@@ -1,11 +1,14 @@
 """`qkv data check`: what training would read, and a warning for each probable mistake."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.pipelines.recordings import write_wav
 
 from .command import Ended
 
@@ -108,3 +111,15 @@ def test_swapped_pairs_of_files_and_texts_are_reported(qkv: Command, tmp_path: P
     assert ended.code == 0, ended.err
     assert "38 train, 2 valid pairs" in ended.out
     assert "few" in ended.out
+
+
+def test_copies_of_recordings_are_warnings_but_equal_texts_are_not(
+    report: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    for number in range(6):
+        write_wav(tmp_path / f"{number}.wav", 0.1, 8000, seed=number)
+        (tmp_path / f"{number}.txt").write_text("one")
+    assert not any("duplicates" in warning for warning in report(tmp_path)["warnings"])
+    shutil.copy(tmp_path / "1.wav", tmp_path / "7.wav")
+    (tmp_path / "7.txt").write_text("seven")
+    assert any("duplicates: 1 of 7" in warning for warning in report(tmp_path)["warnings"])

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from qkv.hub import save_model
-from qkv.models.vit import ViT, ViTConfig
 from tests.pipelines.recordings import write_wav
 
 from .command import Ended
@@ -62,9 +60,10 @@ def test_a_folder_of_images_trains_a_classifier(qkv: Command, photos: Path, tmp_
 
 
 def test_a_released_vit_is_fine_tuned_at_its_own_size(qkv: Command, photos: Path, tmp_path: Path) -> None:
-    released = ViT(ViTConfig(dim=16, heads=2, layers=1, ffn_dim=16, patch=8, height=24, width=24, classes=5))
-    (tmp_path / "released").mkdir()
-    save_model(released, None, tmp_path / "released")
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    released = transformers.ViTConfig(**sizes, image_size=24, patch_size=8, num_labels=5)
+    transformers.ViTForImageClassification(released).save_pretrained(tmp_path / "released")
     started = settings(f"init={tmp_path / 'released'}", "train.epochs=1")
     trained = qkv("train", "images-vit-finetune", "--data", photos, "--output", tmp_path / "run", *started)
     assert trained.code == 0, trained.err

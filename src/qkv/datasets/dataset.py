@@ -273,9 +273,9 @@ class CaptionDataset(Dataset[Captions]):
         return (text for texts in self.splits["train"].texts for text in texts)
 
     def preview(self, split: str) -> Iterator[dict[str, Any]]:
-        return (
-            {"image": f"image {index}", "caption": texts[0]} for index, texts in enumerate(self.splits[split].texts)
-        )
+        examples = self.splits[split]
+        files = examples.files or [f"image {index}" for index in range(len(examples))]
+        return ({"image": file, "caption": texts[0]} for file, texts in zip(files, examples.texts, strict=True))
 
 
 class EpisodeDataset(Dataset[FewShotDataset]):

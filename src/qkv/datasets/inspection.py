@@ -13,7 +13,7 @@ from qkv.runtime.text import printable
 
 MAX_ROWS = 1_000_000  # inspected in each split
 LABELS = ("label", "tags")  # keys of previews that are no texts
-NAMES = ("image", "length")  # keys of previews that are neither texts nor labels
+NAMES = ("image", "recording", "length")  # keys of previews that are neither texts nor labels
 # UTF-8 that was decoded as Latin-1 or Windows-1252, and characters that were lost in a conversion.
 MOJIBAKE = re.compile("[ÃÂ][\u0080-\u00bf]|â€[\u0080-\uffff]|ï»¿|\ufffd")
 CONTROL = re.compile("[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]")
@@ -66,10 +66,10 @@ class Columns:
         return Counter(dict(total.most_common()))
 
 
-def find_problems(columns: Columns) -> Iterator[str]:
-    """Yield warnings about the texts and labels of a dataset."""
+def find_problems(columns: Columns, keys: Sequence[str] = ()) -> Iterator[str]:
+    """Yield warnings about the texts and labels of a dataset; copies of examples have equal `keys`, or equal rows."""
     yield from _encoding_problems(columns.texts)
-    yield from _repetitions(columns.rows)
+    yield from _repetitions(columns.rows, keys)
     if columns.labels:
         yield from _label_problems(columns.labels, columns.label_counts)
     if columns.rows and "label" in columns.rows[0] and columns.texts:
@@ -89,12 +89,16 @@ def _encoding_problems(texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
                 yield f"{name}: {len(found):,} of {len(values):,} in {column} {problem}: {_quote(found[0])}"
 
 
-def _repetitions(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    texts = [tuple(map(str, row.values())) for row in rows]
-    repeated = len(texts) - len(set(texts))
+def _repetitions(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Iterator[str]:
+    seen = set[str]()
+    repeated = []
+    for number, row in enumerate(rows):
+        key = keys[number] if keys else repr(row)
+        if key in seen:
+            repeated.append(" | ".join(map(str, row.values())))
+        seen.add(key)
     if repeated:
-        (example, _), *_ = Counter(texts).most_common(1)
-        yield f"duplicates: {repeated:,} of {len(texts):,} examples repeat another one: {_quote(' | '.join(example))}"
+        yield f"duplicates: {len(repeated):,} of {len(rows):,} examples repeat another one: {_quote(repeated[0])}"
 
 
 def _label_problems(labels: Mapping[str, Counter[str]], counts: Counter[str]) -> Iterator[str]:

@@ -30,6 +30,7 @@ class UserFiles(DatasetConfig):
     recipe: ClassVar[str]  # that trains on such files
     roles: ClassVar[tuple[Role, ...]] = ()  # columns of its tables; empty: it has none
     hashed: ClassVar[str] = "their text"  # what determines which examples are held out
+    unique: ClassVar[bool] = False  # whether examples of equal key are copies
 
     train: FilePaths = ()  # training files, or a folder with train, valid and test in it
     valid: FilePaths = ()  # validation files; unset: valid_share of the training examples is held out

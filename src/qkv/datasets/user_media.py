@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,6 +43,7 @@ class UserImageFiles(UserFiles):
     """Image files, resized to squares."""
 
     hashed = "their pixels"
+    unique = True
 
     valid_share: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share of the training examples held out
     side: Side | None = None  # images are resized to side x side pixels; unset: 64, or as init was trained
@@ -174,13 +174,15 @@ class UserCaptions(UserImageFiles, TextDatasetConfig):
             raise InputError(f"{' and '.join(map(str, paths))}: no captions found")
         listed = list(texts.items())
         pixels, kept = self.read_pixels([file for file, _ in listed], notes)
-        return Captions(pixels, tuple(tuple(listed[index][1]) for index in kept))
+        texts_of_images = tuple(tuple(listed[index][1]) for index in kept)
+        return Captions(pixels, texts_of_images, files=tuple(str(listed[index][0]) for index in kept))
 
     def keys(self, examples: Captions) -> list[str]:
         return [hashlib.sha256(image).hexdigest() for image in examples.images]
 
     def select(self, examples: Captions, rows: Sequence[int]) -> Captions:
-        return replace(examples, images=examples.images[rows], texts=tuple(examples.texts[row] for row in rows))
+        texts, files = (tuple(values[row] for row in rows) for values in (examples.texts, examples.files))
+        return Captions(examples.images[rows], texts, files=files)
 
 
 @register("dataset", "speech")
@@ -194,6 +196,7 @@ class UserSpeech(UserFiles, TextDatasetConfig):
     recipe = "speech-las"
     roles = RECORDING
     hashed = "their samples"
+    unique = True
     columns = (ResultColumn("wer", "word error rate, %", 100, higher_is_better=False), EXACT)
     dataset_class = SpeechDataset
 

@@ -44,8 +44,12 @@ def check_data(recipe: Recipe, count: int) -> DataReport:
     parameters = sum(weight.numel() for weight in meta_model(recipe.model_class, config, "model").parameters())
     columns = Columns.read(data)
     lengths = _lengths(data, columns, tokenizer)
-    repeated = list(recipe.data.duplicates(data.splits)) if isinstance(recipe.data, UserFiles) else []
-    warnings = [*repeated, *find_problems(columns), *_too_long(data, columns, tokenizer, config)]
+    repeated, keys = list[str](), list[str]()
+    if isinstance(recipe.data, UserFiles):
+        repeated = list(recipe.data.duplicates(data.splits))
+    if isinstance(recipe.data, UserFiles) and recipe.data.unique:
+        keys = [key for examples in data.splits.values() for key in recipe.data.keys(examples)]
+    warnings = [*repeated, *find_problems(columns, keys), *_too_long(data, columns, tokenizer, config)]
     if pretrained is None:
         warnings += _too_few(data, parameters)
     sizes = {split: data.size(split) for split in data.splits}

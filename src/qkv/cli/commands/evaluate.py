@@ -64,16 +64,17 @@ def evaluate(
         raise InputError("--split cannot be combined with --data")
     own, loaded = (find_run(run), None) if data else open_run(run)
     task_class = _task_class(run, own, search, limit, output)
+    model = load(run, device=device)
     if loaded is None:
         names = [" and ".join(map(str, data or []))]
-        loaded = read_files(run, own, task_class, data or [], names[0], parse_columns(column), strict=strict)
+        columns = parse_columns(column)
+        loaded = read_files(run, own, task_class, model, data or [], names[0], columns, strict=strict)
     else:
         names = select_splits(run, split, task_class.splits(loaded))
     if limit is not None:
         loaded = replace(loaded, splits={name: loaded.splits[name][:limit] for name in names})
     if output is not None and len(names) > 1:
         raise InputError(f"--output requires a single split, not {len(names)}: {', '.join(names)}")
-    model = load(run, device=device)
     settings = (
         (own.recipe.task, own.recipe.train, own.recipe.seed) if own else (task_class.config_class(), TrainConfig(), 0)
     )
@@ -176,6 +177,7 @@ def read_files(
     run: Path,
     own: "Run | None",
     task: type["Task"],
+    model: Any,
     files: list[Path],
     name: str,
     columns: dict[str, str],
@@ -184,14 +186,13 @@ def read_files(
 ) -> "Dataset[Any]":
     """Load the user's files in the format of a task and of its model, as a split called `name`."""
     from qkv.datasets.user_files import user_dataset
-    from qkv.hub.model_folder import ModelFolder, locate
 
     reader = user_dataset(task.datasets[0].kind)
     if reader is None or len(task.datasets) > 1 or task.datasets[0].kind == "text":
         hint = "; pass your own test text to qkv train (--test)" if task.datasets[0].kind == "text" else ""
         raise InputError(f"{run}: --data is not supported for {task.title}{hint}")
     column = getattr(own.recipe.data, "column", "upos") if own is not None else "upos"
-    sizes = task.reader_options(ModelFolder(locate(run)).config)
+    sizes = task.reader_options(model.config)
     loaded = reader.read_files(files, name, strict=strict, column=column, column_names=columns, **sizes)
     for message in loaded.notes:
         note(message)

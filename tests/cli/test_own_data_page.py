@@ -21,6 +21,8 @@ SMALL = {  # the settings that make a recipe small
     "images-vit": ("model.stem=[]", "model.dim=16", "model.heads=2", "model.layers=1"),
     "captions-attend": ("model.hidden_dim=16", "model.encoder.filters=[4,8,8]", "model.feature_dim=8"),
     "speech-las": ("model.hidden_dim=8", "model.embedding_dim=8", "model.encoder.dim=8"),
+    "chitchat-gru": ("model.hidden_dim=16", "model.embedding_dim=8", "model.tie_embeddings=false"),
+    "babi-memory": ("model.dim=8",),
     "gum-parse-gru": ("model.hidden_dim=16", "model.embedding_dim=8"),
 }
 

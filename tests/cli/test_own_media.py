@@ -126,7 +126,9 @@ def test_columns_are_named_on_the_command_line(
     trained = qkv("train", recipe, "--data", tmp_path / name, *named, "--output", tmp_path / "run", *small)
     assert trained.code == 0, trained.err
     assert qkv("evaluate", tmp_path / "run", "--split", "valid", "--no-record").code == 0
-    assert json.loads(qkv("evaluate", tmp_path / "run", "--data", tmp_path / name, *named, "--json").out)["size"] == 20
+    for again in ((), named):  # by default, the columns of the run
+        scored = qkv("evaluate", tmp_path / "run", "--data", tmp_path / name, *again, "--json")
+        assert json.loads(scored.out)["size"] == 20
     assert "expected ROLE=NAME" in qkv("train", recipe, "--data", tmp_path / name, "--column", "text").error
     assert "--data" in qkv("train", recipe, "--column", columns[0]).error
 

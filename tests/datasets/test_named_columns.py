@@ -172,10 +172,25 @@ def test_a_folder_with_files_for_splits_is_read_as_splits(tmp_path):
         ("a.tsv", "".join(f"text {number}\ttarget {number}\n" for number in range(8)), "pairs"),
         ("a.txt", "a line\nanother\n", "text"),
         ("a.json", "{}", "questions"),
+        ("a.jsonl", '{"turns": ["a", "b"]}\n', "dialogues"),
+        ("a.txt", "1 Ada left.\n2 Who left?\tAda\t1\n", "stories"),
+        ("a.txt", "(TOP (X (Y z)))\n(TOP (X (Y w)))\n", "trees"),
     ],
 )  # fmt: skip
 def test_the_kind_is_inferred_from_columns_and_cells(tmp_path, name, content, kind):
     assert infer_kind([write(tmp_path, name, content)]) == kind
+
+
+def test_questions_of_a_story_stay_in_one_split(tmp_path):
+    stories = [
+        f"1 {name} left.\n2 Who left?\t{name}\t1\n3 {name} came.\n4 Who came?\t{name}\t3\n"
+        for name in ("Ada", "Bo", "Cy", "Di", "Ed")
+    ]
+    splits = load("stories", train=(str(write(tmp_path, "a.txt", "".join(stories))),), valid_share=0.4).splits
+    answers = {split: sorted(question.answer for question in questions) for split, questions in splits.items()}
+    assert len(answers["valid"]) == 4
+    assert answers["valid"][0] == answers["valid"][1] != answers["valid"][2] == answers["valid"][3]
+    assert not set(answers["train"]) & set(answers["valid"])
 
 
 def test_every_kind_has_a_recipe_and_a_section_of_the_page():

@@ -1,5 +1,6 @@
 """Detect what kind of examples the files of a user hold, by their names and contents."""
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from qkv.datasets.user_media import WAV
 from qkv.errors import InputError
 
 SAMPLED_ROWS = 1000
+STORY = re.compile(r"1 [^\n]+\n2 ")  # the first lines of a story in the format of bAbI
 # Tables are tried in this order: "text" and "label" could also be words and tags.
 TABLE_KINDS = ("questions", "labelled", "tagged", "pairs")
 
@@ -46,6 +48,10 @@ def _kind_of(paths: Sequence[Path], columns: Mapping[str, str] | None) -> str:
     lines = read_lines(text.path) if text.bytes <= LARGE_BYTES else next(text.pieces(0, None)).split("\n")
     if looks_tagged(lines):
         return "tagged"
+    if all(line.strip().startswith("(") and line.strip().endswith(")") for line in lines if line.strip()):
+        return "trees"
+    if STORY.match("\n".join(lines[:2])) and any("\t" in line for line in lines):
+        return "stories"
     return _pairs_or_labels([line.split("\t") for line in lines]) if any("\t" in line for line in lines) else "text"
 
 
@@ -86,6 +92,8 @@ def _kind_of_table(path: Path, columns: Mapping[str, str]) -> str:
             return kind
     if media:
         return kinds[media][0]
+    if suffix in JSON_LINES and "turns" in names:
+        return "dialogues"
     if suffix in JSON_LINES and len(names) < 2:
         return "text"
     if suffix not in JSON_LINES and looks_tagged(lines):

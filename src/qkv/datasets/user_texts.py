@@ -6,20 +6,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from qkv.datasets.columns import ACCURACY, BRACKETS, EXACT, PAIRS, ROUGE
+from qkv.datasets.columns import ACCURACY, BRACKETS, DIALOGUE, EXACT, PAIRS, ROUGE
 from qkv.datasets.columns import Column as ResultColumn
 from qkv.datasets.dataset import (
     Dataset,
+    DialogueDataset,
     LabeledTextDataset,
     PairConfig,
     QuestionDataset,
+    StoryDataset,
     TaggedDataset,
     TextDataset,
     TextDatasetConfig,
     TreeDataset,
 )
+from qkv.datasets.examples.dialogue import Dialogue, parse_dialogues
 from qkv.datasets.examples.pair import Pair
 from qkv.datasets.examples.squad import Question, parse_squad, question_of_row
+from qkv.datasets.examples.stories import StoryQuestion, parse_stories
 from qkv.datasets.examples.tagged import Tagged, parse_columns, parse_conllu, tagged_of_row
 from qkv.datasets.examples.trees import Tree, parse_trees
 from qkv.datasets.formats.roles import LABELED_TEXT, PAIR, QUESTION, TAGGED
@@ -249,6 +253,54 @@ class UserTrees(UserFiles, TextDatasetConfig):
     @staticmethod
     def key(example: Tree) -> str:
         return example.text
+
+
+@register("dataset", "dialogues")
+class UserDialogues(UserFiles, TextDatasetConfig):
+    """Dialogues in JSON Lines, each with a list of turns."""
+
+    summary = "your own dialogues, in JSON Lines with a list of turns each (data.train)"
+    usage = 'no dialogues given: --data dialogues.jsonl with lines such as {"turns": ["Hello!", "Hi!"]}'
+    description = "dialogues by turns"
+    section = "dialogues"
+    recipe = "chitchat-gru"
+    hashed = "the turns"
+    columns = DIALOGUE
+    dataset_class = DialogueDataset
+
+    def read_examples(self, paths: Sequence[Path], notes: list[str]) -> list[Dialogue]:
+        return [dialogue for path in paths for dialogue in parse_dialogues(read_lines(path), str(path))]
+
+    @staticmethod
+    def key(example: Dialogue) -> str:
+        return example.text
+
+
+@register("dataset", "stories")
+class UserStories(UserFiles, TextDatasetConfig):
+    """Stories with questions, in the format of bAbI."""
+
+    summary = "your own stories with questions, in the format of bAbI (data.train)"
+    usage = "no stories given: --data stories.txt, with numbered lines and a tab before each answer"
+    description = "stories with questions"
+    section = "stories"
+    recipe = "babi-memory"
+    hashed = "the story"
+    columns = (ResultColumn("error", "mean error of the tasks, %", 100, higher_is_better=False),)
+    dataset_class = StoryDataset
+
+    def read_examples(self, paths: Sequence[Path], notes: list[str]) -> list[StoryQuestion]:
+        stories = (story for path in paths for story in parse_stories(read_lines(path), str(path)))
+        return [question for story in stories for question in story]
+
+    def keys(self, examples: list[StoryQuestion]) -> list[str]:
+        """Return the text of the last question of each story: its questions stay together."""
+        keys: list[str] = []
+        for question, following in zip(reversed(examples), [None, *reversed(examples)], strict=False):
+            count = len(question.sentences)
+            same = following is not None and following.sentences[:count] == question.sentences
+            keys.append(keys[-1] if same else question.text)
+        return keys[::-1]
 
 
 def _read_conll(path: Path, column: str) -> list[Tagged]:

@@ -192,6 +192,7 @@ def read_files(
         hint = "; pass your own test text to qkv train (--test)" if task.datasets[0].kind == "text" else ""
         raise InputError(f"{run}: --data is not supported for {task.title}{hint}")
     column = getattr(own.recipe.data, "column", "upos") if own is not None else "upos"
+    columns = columns or getattr(own and own.recipe.data, "column_names", {})
     sizes = task.reader_options(model.config)
     loaded = reader.read_files(files, name, strict=strict, column=column, column_names=columns, **sizes)
     for message in loaded.notes:

@@ -181,8 +181,8 @@ class UserCaptions(UserImageFiles, TextDatasetConfig):
         return [hashlib.sha256(image).hexdigest() for image in examples.images]
 
     def select(self, examples: Captions, rows: Sequence[int]) -> Captions:
-        texts, files = (tuple(values[row] for row in rows) for values in (examples.texts, examples.files))
-        return Captions(examples.images[rows], texts, files=files)
+        texts = tuple(examples.texts[row] for row in rows)
+        return Captions(examples.images[rows], texts, files=tuple(examples.files[row] for row in rows))
 
 
 @register("dataset", "speech")

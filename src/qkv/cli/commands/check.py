@@ -22,7 +22,7 @@ MAX_LABELS = 20  # shown
 WIDTH = 100  # characters of a cell of an example
 
 Files = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="File or folder; or a source and a target file of pairs.")
+    list[Path], typer.Argument(metavar="FILE", help="File or folder; or a source and a target file of pairs.")
 ]
 TaskName = Annotated[
     str | None,

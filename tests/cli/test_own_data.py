@@ -121,5 +121,5 @@ def test_a_translator_with_tree_positions_requires_heads(qkv, tmp_path):
 
 def test_a_task_without_user_files_is_an_error(qkv, tmp_path):
     (tmp_path / "mine.txt").write_text("a")
-    done = qkv("train", "fashion-vit", "--data", tmp_path / "mine.txt")
+    done = qkv("train", "copy-ntm", "--data", tmp_path / "mine.txt")
     assert "--data" in done.error

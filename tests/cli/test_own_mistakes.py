@@ -20,9 +20,10 @@ def test_training_notes_a_header_row_and_few_pairs(qkv, tmp_path):
     done = qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", "--output", tmp_path / "run", *TINY)
     assert done.code == 0, done.err
     notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
-    assert len(notes) == 2
+    assert len(notes) == 3
     assert "header" in notes[0]
-    assert "38 training pairs" in notes[1]
+    assert "2 of 40 pairs are held out" in notes[1]
+    assert "38 training pairs" in notes[2]
     strict = ("--strict", "--output", tmp_path / "strict", *TINY)
     assert "header" in qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", *strict).error
 

@@ -101,7 +101,9 @@ def test_tatoeba_splits_share_no_sentence_in_any_spelling(
     for languages in ({}, {"source": "de", "target": "en"}):
         splits = load("tatoeba", folder=str(tmp_path), **languages).splits
         english_first = not languages
-        read = {(pair.source, pair.target)[:: 1 if english_first else -1] for pairs in splits.values() for pair in pairs}
+        read = {
+            (pair.source, pair.target)[:: 1 if english_first else -1] for pairs in splits.values() for pair in pairs
+        }
         assert read <= set(rows)
         assert (len(splits["valid"]), len(splits["test"])) == (5, 7)
         assert len({plain(pair.source) for pair in splits["valid"] + splits["test"]}) == 12

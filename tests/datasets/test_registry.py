@@ -92,7 +92,7 @@ def test_invalid_data_configs_are_rejected(name: str, data: dict[str, object], w
 
 def test_every_dataset_has_a_summary_a_license_and_columns() -> None:
     datasets = registered("dataset")
-    assert len(datasets) == 38
+    assert len(datasets) == 42
     for name, dataset_class in datasets.items():
         assert issubclass(dataset_class, DatasetConfig)
         assert dataset_class.registered_name == name

@@ -145,7 +145,7 @@ def test_utf16_files_are_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_pairs_come_from_one_file_or_two(tmp_path: Path, count: int) -> None:
-    assert refused(*[tmp_path / "x"] * count) == f"pairs come from one TSV file or from two files, not from {count}"
+    assert refused(*[tmp_path / "x"] * count) == f"pairs come from one table or from two files, not from {count}"
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0")), min_size=1))

@@ -212,9 +212,18 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="FILE",
-        help="Your own data. Pairs or labelled texts: one two-column file (TSV, *.csv or *.jsonl), or the option twice "
-        "with one file per side (sources may be *.conllu). Tagged sentences: CoNLL columns or *.conllu. Questions: "
-        "SQuAD JSON. Text: files, folders or quoted patterns.",
+        help="Your own data. Most tasks: a table (*.csv, *.jsonl or TSV) with named columns, or a folder with train, "
+        "valid and test. Pairs or labelled texts: also the option twice with one file per side (sources may be "
+        "*.conllu). Tagged sentences: also CoNLL columns or *.conllu. Questions: also SQuAD JSON. Images: a folder "
+        "with a subfolder per class. Speech: a folder of WAV files. Text: files, folders or quoted patterns.",
+    ),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="ROLE=NAME",
+        help="Name of a column of your tables, e.g. text=review; repeatable [recognised by common names].",
     ),
 ]
 DataDir = Annotated[

@@ -136,6 +136,9 @@ class LabeledTextDataset(PairDataset):
     def training_texts(self) -> Iterator[str]:
         return self.source_texts()
 
+    def preview(self, split: str) -> Iterator[dict[str, Any]]:
+        return ({"text": pair.source, "label": pair.target} for pair in self.splits[split])
+
 
 class TextDataset(Dataset[str]):
     """Running text: a split is one string."""
@@ -209,7 +212,10 @@ class QuestionDataset(Dataset[list[Question]]):
         return iter(dict.fromkeys(chain.from_iterable((question.text, question.question) for question in train)))
 
     def preview(self, split: str) -> Iterator[dict[str, Any]]:
-        return ({"question": question.question, "text": question.text} for question in self.splits[split])
+        return (
+            {"question": question.question, "text": question.text, "answer": " | ".join(question.answer_texts)}
+            for question in self.splits[split]
+        )
 
 
 class StoryDataset(Dataset[list[StoryQuestion]]):
@@ -234,12 +240,19 @@ class StoryDataset(Dataset[list[StoryQuestion]]):
 class ImageDataset(Dataset[LabeledImages]):
     """Labeled images."""
 
-    kind = "pictures"
+    kind = "images"
     unit = "images"
 
     def hashed_bytes(self, split: str, examples: LabeledImages) -> Iterator[bytes]:
         yield f"pictures {split} {examples.names} {examples.pixels.shape}\n".encode()
         yield examples.pixels.tobytes() + examples.labels.tobytes()
+
+    def preview(self, split: str) -> Iterator[dict[str, Any]]:
+        examples = self.splits[split]
+        files = examples.files or [f"image {index}" for index in range(len(examples))]
+        return (
+            {"image": file, "label": examples.names[label]} for file, label in zip(files, examples.labels, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -260,9 +273,9 @@ class CaptionDataset(Dataset[Captions]):
         return (text for texts in self.splits["train"].texts for text in texts)
 
     def preview(self, split: str) -> Iterator[dict[str, Any]]:
-        return (
-            {"image": f"image {index}", "caption": texts[0]} for index, texts in enumerate(self.splits[split].texts)
-        )
+        examples = self.splits[split]
+        files = examples.files or [f"image {index}" for index in range(len(examples))]
+        return ({"image": file, "caption": texts[0]} for file, texts in zip(files, examples.texts, strict=True))
 
 
 class EpisodeDataset(Dataset[FewShotDataset]):

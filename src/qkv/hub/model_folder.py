@@ -27,7 +27,7 @@ from qkv.hub.quantization import (
     load_weights,
 )
 from qkv.hub.released import CONFIG, load_released
-from qkv.hub.tensors import WEIGHTS, checked_header, pickle_hint, write_tensors
+from qkv.hub.tensors import WEIGHTS, checked_header, pickle_hint, read_headers, write_tensors
 from qkv.hub.weight_map import Family, OriginalRelease
 from qkv.models.vit import ViT
 from qkv.models.whisper import Whisper
@@ -112,8 +112,13 @@ class ModelFolder:
 
     @cached_property
     def config(self) -> Any:
-        """The config of a model saved by qkv."""
+        """The config of a model saved by qkv, or of a released one with a config.json; None for other formats."""
         path = self.path / CONFIG
+        if self.original:
+            return None
+        if not self.is_own:
+            with reading(path):
+                return self.family.read_config(self.config_json, read_headers(self.path))
         values = {key: value for key, value in self.config_json.items() if key not in OWN_KEYS}
         with reading(path):
             return build(self.network.config_class, values, str(path))

@@ -165,7 +165,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         try:
             yield scratch
             for file in scratch.iterdir():
-                file.chmod(readable)  # safetensors creates files readable only by their owner
+                if file.is_file():
+                    file.chmod(readable)  # safetensors creates files readable only by their owner
                 _sync(file)
             _sync(scratch)
             _put_back(_old(path))

@@ -20,7 +20,7 @@ from qkv.metrics.text_metrics import caption_scores
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import GREEDY, Captioner
-from qkv.pipelines.inputs.image_preprocessing import as_model_input
+from qkv.pipelines.inputs.image_preprocessing import as_model_input, square_side
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
 from qkv.tasks.base.task import LOSS, Evaluation, Pixels, Sample, Task, TaskConfig, random_batches
@@ -91,6 +91,12 @@ class CaptioningTask(Task):
         sizes = {"vocab_size": len(tokenizer), "channels": channels, "height": height, "width": width}
         return {**sizes, "backbone": data.backbone}
 
+    @classmethod
+    def reader_options(cls, model: Any) -> dict[str, Any]:
+        if model.encoder.name == "features":
+            raise InputError("--data needs a model of pixels, but this one takes features (model.encoder.name)")
+        return {"side": square_side(model)}
+
     def setup(self, data: CaptionDataset) -> None:
         """Encode the captions, skipping those longer than the model allows with a note."""
         model, best_by = self.model_config, self.train_config.best_by
@@ -98,7 +104,7 @@ class CaptioningTask(Task):
         self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer, model)
         examples = encode_captions(self.tokenizer, self.train)
         self.captions = [example for example in examples if len(example.tokens) < model.max_length]
-        if not self.captions:
+        if examples and not self.captions:
             raise InputError(f"every caption is longer than model.max_length = {model.max_length} tokens")
         if best_by == "pointing" and not (data.splits["valid"].objects and model.decoder == "attend"):
             raise InputError(

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -13,11 +14,10 @@ from qkv.config import NonNegativeFloat, Rate
 from qkv.datasets.dataset import ImageDataset
 from qkv.datasets.formats.images import LabeledImages
 from qkv.datasets.tensor_batch import TensorBatch
-from qkv.errors import InputError
 from qkv.models.vit import ViT
-from qkv.pipelines.inputs.image_preprocessing import scale_pixels
+from qkv.pipelines.inputs.image_preprocessing import scale_pixels, square_side
 from qkv.registry import register
-from qkv.tasks.base.task import ACCURACY, LOSS, Pixels, Task, TaskConfig, random_batches
+from qkv.tasks.base.task import ACCURACY, LOSS, Pixels, Sample, Task, TaskConfig, random_batches
 from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 
@@ -93,10 +93,12 @@ class ImageClassificationTask(Task):
             "height": height, "width": width, "channels": channels,
         }  # fmt: skip
 
+    @classmethod
+    def reader_options(cls, model: Any) -> dict[str, Any]:
+        return {"side": square_side(model), "channels": model.channels}
+
     def setup(self, data: ImageDataset) -> None:
         self.train, self.valid = data.splits["train"], data.splits["valid"]
-        if len(self.train) < 1:
-            raise InputError("there are no pictures to train on")
         self.number = 0  # of the current epoch
         self.pixel_cache = PixelCache(torch.from_numpy(self.train.pixels))
 
@@ -154,6 +156,21 @@ class ImageClassificationTask(Task):
         if self.options.mixup:
             losses = torch.lerp(cross_entropy(logits, batch.partner_labels), losses, batch.mix)
         return (losses * batch.valid).sum() / batch.valid.sum()
+
+    def examples(self, data: ImageDataset, split: str) -> LabeledImages:
+        examples = data.splits[split]
+        return examples.with_names(self.model_config.label_names, split) if self.model_config.label_names else examples
+
+    def samples(self, model: ViT, count: int) -> list[Sample]:
+        images, names = self.valid[:count], self.valid.names
+        sources = images.files or [f"image {number + 1}" for number in range(len(images))]
+        with torch.inference_mode():
+            logits = model(scale_pixels(torch.from_numpy(images.pixels)).to(model.device))
+        predicted = (names[label] for label in logits.argmax(dim=-1).tolist())
+        return [
+            Sample(Path(source).name, label, names[reference])
+            for source, label, reference in zip(sources, predicted, images.labels, strict=True)
+        ]
 
     @torch.inference_mode()
     def score_examples(self, model: ViT, examples: LabeledImages) -> dict[str, float]:

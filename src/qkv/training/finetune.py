@@ -7,9 +7,12 @@ import torch
 
 from qkv.config import Config
 from qkv.datasets.dataset import TextDatasetConfig
+from qkv.datasets.user_media import UserImageFiles
 from qkv.errors import InputError
 from qkv.hub import load
+from qkv.hub.model_folder import ModelFolder, locate
 from qkv.models.vit import ViT
+from qkv.pipelines.inputs.image_preprocessing import Scale, read_scale
 from qkv.training.recipe import Recipe
 
 VOCAB_SIZES = ("vocab_size", "source_vocab_size", "target_vocab_size")  # a pretrained model keeps its own
@@ -29,10 +32,36 @@ def load_pretrained(recipe: Recipe) -> Any:
     if not isinstance(model, recipe.model_class):
         name = recipe.model.registered_name
         raise InputError(f"init: {recipe.init} holds a {type(model).__name__}, but model.name is {name!r}")
+    if isinstance(model, ViT):
+        fold_scale(model, read_scale(locate(recipe.init), model.config.channels))
     needs_tokenizer = getattr(model.config, "max_characters", None) is None  # models of characters need none
     if model.tokenizer is None and needs_tokenizer and isinstance(recipe.data, TextDatasetConfig):
         raise InputError(f"init: {recipe.init} has no tokenizer, which {recipe.task_class.title} requires")
     return model
+
+
+def with_image_size(recipe: Recipe) -> Recipe:
+    """Return the recipe with the image size and channels of its `init`, unless it sets the size of user images."""
+    if recipe.init is None or not isinstance(recipe.data, UserImageFiles) or recipe.data.side is not None:
+        return recipe
+    config = ModelFolder(locate(recipe.init)).config
+    if not isinstance(config, type(recipe.model)):
+        return recipe  # `load_pretrained` reports it
+    return recipe.replace(data=recipe.data.replace(**recipe.task_class.reader_options(config)))
+
+
+@torch.no_grad()
+def fold_scale(model: ViT, scale: Scale) -> None:
+    """Change the patch embedding so that the model takes pixels scaled from -1 to 1, instead of its own scale.
+
+    With x the pixels from 0 to 1, y = 2x - 1 and (x - mean) / std = y / (2 std) + (1/2 - mean) / std.
+    """
+    if model.stem or scale == Scale():
+        return
+    mean, std = (torch.tensor(values)[:, None, None] for values in (scale.mean, scale.std))
+    embed = model.patch_embed
+    embed.bias.add_((embed.weight * ((0.5 - mean) / std)).sum(dim=(1, 2, 3)))
+    embed.weight.div_(2 * std)
 
 
 def pretrained_config(recipe: Recipe, pretrained: Any, sizes: dict[str, Any]) -> Any:

@@ -17,7 +17,13 @@ from qkv.tasks.base.task import Task
 from qkv.tokenizers import Tokenizer
 from qkv.training.display import Display
 from qkv.training.distributed import is_main, main_first, on_main, require_same
-from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
+from qkv.training.finetune import (
+    copy_matching_weights,
+    ignored_keys,
+    load_pretrained,
+    pretrained_config,
+    with_image_size,
+)
 from qkv.training.log import DEFAULT_LOGGERS, check_loggers
 from qkv.training.loop import seconds_per_step, train
 from qkv.training.memory_estimate import check_memory, explain_out_of_memory
@@ -66,6 +72,7 @@ def begin(
     `force` skips the memory check; `overwrite` deletes another run in the folder once all other input is valid.
     `loggers` receive the values of each step, in addition to log.jsonl. `profile` profiles a few steps.
     """
+    recipe = with_image_size(recipe)
     return _train(
         Run.new(folder, recipe, overwrite=overwrite), device, force, display or Display(), loggers, profile=profile
     )
@@ -114,6 +121,7 @@ def _identity(recipe: Recipe) -> dict[str, Any]:
 
 def dry_run(recipe: Recipe, device: str = "auto", *, force: bool = False) -> DryRun:
     """Load the data, initialize the model and time a few steps; nothing is written."""
+    recipe = with_image_size(recipe)
     loaded, tokenizer, task, model = _prepare(recipe, None, device, Display(), force)
     batches = len(task.epoch(0))
     sizes = {split: loaded.size(split) for split in loaded.splits}
@@ -170,13 +178,8 @@ def _prepare(
             raise CheckpointError(
                 f"{resumed.checkpoints[-1]}: holds a {saved.network.__name__}, but the run trains a {network.__name__}"
             )
-    elif pretrained is not None:
-        tokenizer = pretrained.tokenizer
-        config = pretrained_config(recipe, pretrained, task_class.sizes(data, tokenizer))
     else:
-        tokenizer = task_class.train_tokenizer(data, recipe.data, recipe.model)
-        sizes = task_class.sizes(data, tokenizer)
-        config = recipe.model.replace(**{key: sizes[key] for key in sizes if key in type(recipe.model).model_fields})
+        tokenizer, config = tokenizer_and_config(recipe, data, pretrained)
     task = task_class(data, tokenizer, config, recipe.task, recipe.train, recipe.seed)
     if not force:
         check_memory(recipe, network, config, task, torch_device, display.print)
@@ -198,6 +201,18 @@ def _prepare(
     for note in (*task.notes, *from_scratch, *ignored_keys(recipe, pretrained)):
         display.print(f"note: {note}")
     return data, tokenizer, task, model
+
+
+def tokenizer_and_config(recipe: Recipe, data: Dataset[Any], pretrained: Any) -> tuple[Any, Any]:
+    """Return the tokenizer and the model config of a new run: those of the pretrained model, or fitted to the data."""
+    task_class = recipe.task_class
+    if pretrained is not None:
+        sizes = task_class.sizes(data, pretrained.tokenizer)
+        return pretrained.tokenizer, pretrained_config(recipe, pretrained, sizes)
+    tokenizer = task_class.train_tokenizer(data, recipe.data, recipe.model)
+    sizes = task_class.sizes(data, tokenizer)
+    fitting = {key: sizes[key] for key in sizes if key in type(recipe.model).model_fields}
+    return tokenizer, recipe.model.replace(**fitting)
 
 
 def _describe_tokenizer(recipe: Recipe, tokenizer: Tokenizer | None) -> str:

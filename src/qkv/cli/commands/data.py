@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.commands import shards
+from qkv.cli.commands import check, shards
 from qkv.cli.console import info, note, progress_bar, result, result_json, result_line
 from qkv.config import build
 from qkv.errors import InputError
@@ -22,19 +22,13 @@ if TYPE_CHECKING:
 
 YOURS = "yours"  # license of datasets that the user provides
 OWN = "own"  # split name for a user's file
-OWN_KINDS = {
-    "pairs": "pairs of a source and a target",
-    "labelled": "texts with labels",
-    "tagged": "words with tags, in CoNLL columns or CoNLL-U",
-    "questions": "questions in SQuAD's JSON",
-    "text": "running text",
-}
 
 app = typer.Typer(
     help="List, preview, download and tokenize datasets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.command()(check.check)
 app.command()(shards.prepare)
 app.command(name="shards")(shards.shards)
 
@@ -170,7 +164,9 @@ def show(
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="KIND", help=f"Format of your own file: {', '.join(OWN_KINDS)} [detected]."),
+        typer.Option(
+            "--kind", metavar="KIND", help="Format of your own file: pairs, labelled, tagged, ... [detected]."
+        ),
     ] = None,
     count: Annotated[
         int, typer.Option("--count", min=1, max=options.MAX_COUNT, help="Number of examples to show.")
@@ -179,14 +175,15 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show the first examples of a dataset or file."""
+    from qkv.datasets.user_files import user_datasets
     from qkv.registry import registered
 
-    datasets = registered("dataset")
+    datasets, kinds = registered("dataset"), user_datasets()
     if target is not None and not Path(name).exists():
         raise InputError(f"{name}: no such file; a target file requires a source file")
-    if kind is not None and kind not in OWN_KINDS:
-        raise InputError(f"--kind: unknown format {kind}{nearest(kind, OWN_KINDS)}")
-    if name in OWN_KINDS and not Path(name).is_file():
+    if kind is not None and kind not in kinds:
+        raise InputError(f"--kind: unknown format {kind}{nearest(kind, kinds)}")
+    if name in kinds and not Path(name).exists():
         raise InputError(f"{name} is a file format; pass a file, e.g. qkv data show my_file.tsv --kind {name}")
     if name in datasets and not Path(name).is_file():
         _show_dataset(name, split, languages, data_dir, count, json)
@@ -197,20 +194,20 @@ def show(
 
 
 def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json: bool) -> None:
+    from qkv.datasets.detect import infer_kind
     from qkv.datasets.shards.large_text import LARGE_BYTES, LargeText
     from qkv.datasets.shards.text_source import TextSource, find_files
-    from qkv.datasets.user_files import infer_kind, user_dataset
+    from qkv.datasets.user_files import user_datasets
 
     kind, split = kind or infer_kind(paths), OWN
-    source = TextSource(tuple(map(str, find_files(paths))))
+    reader = user_datasets()[kind]
     loaded: Dataset[Any]
-    if kind == "text" and source.bytes > LARGE_BYTES:
+    if kind == "text" and TextSource(tuple(map(str, find_files(paths)))).bytes > LARGE_BYTES:
+        source = TextSource(tuple(map(str, find_files(paths))))
         loaded, split = LargeText.open(source, {"valid": ""}, 0.0, None), "train"
     else:
-        reader = user_dataset(kind)
-        assert reader is not None
         loaded = reader.read_files(paths, OWN)
-    info(f"{name}: read as {OWN_KINDS[kind]}; use --kind for another format")
+    info(f"{name}: read as {reader.description}; use --kind for another format")
     _show(name, loaded, split, count, json)
 
 

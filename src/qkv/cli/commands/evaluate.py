@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
+from qkv.cli.commands.train import parse_columns
 from qkv.cli.console import info, note, progress_bar, result, result_json
 from qkv.errors import InputError
 from qkv.runtime.files import write_atomically
@@ -38,6 +39,7 @@ def evaluate(
     run: options.Folder,
     split: Split = None,
     data: options.Data = None,
+    column: options.Columns = None,
     limit: Limit = None,
     num_beams: options.NumBeams = 1,
     length_penalty: options.LengthPenalty = 1.0,
@@ -62,16 +64,17 @@ def evaluate(
         raise InputError("--split cannot be combined with --data")
     own, loaded = (find_run(run), None) if data else open_run(run)
     task_class = _task_class(run, own, search, limit, output)
+    model = load(run, device=device)
     if loaded is None:
         names = [" and ".join(map(str, data or []))]
-        loaded = read_files(run, own, task_class, data or [], names[0], strict=strict)
+        columns = parse_columns(column)
+        loaded = read_files(run, own, task_class, model, data or [], names[0], columns, strict=strict)
     else:
         names = select_splits(run, split, task_class.splits(loaded))
     if limit is not None:
         loaded = replace(loaded, splits={name: loaded.splits[name][:limit] for name in names})
     if output is not None and len(names) > 1:
         raise InputError(f"--output requires a single split, not {len(names)}: {', '.join(names)}")
-    model = load(run, device=device)
     settings = (
         (own.recipe.task, own.recipe.train, own.recipe.seed) if own else (task_class.config_class(), TrainConfig(), 0)
     )
@@ -171,9 +174,17 @@ def find_run(run: Path) -> "Run | None":
 
 
 def read_files(
-    run: Path, own: "Run | None", task: type["Task"], files: list[Path], name: str, *, strict: bool
+    run: Path,
+    own: "Run | None",
+    task: type["Task"],
+    model: Any,
+    files: list[Path],
+    name: str,
+    columns: dict[str, str],
+    *,
+    strict: bool,
 ) -> "Dataset[Any]":
-    """Load the user's files in the format of a task, as a split called `name`."""
+    """Load the user's files in the format of a task and of its model, as a split called `name`."""
     from qkv.datasets.user_files import user_dataset
 
     reader = user_dataset(task.datasets[0].kind)
@@ -181,7 +192,9 @@ def read_files(
         hint = "; pass your own test text to qkv train (--test)" if task.datasets[0].kind == "text" else ""
         raise InputError(f"{run}: --data is not supported for {task.title}{hint}")
     column = getattr(own.recipe.data, "column", "upos") if own is not None else "upos"
-    loaded = reader.read_files(files, name, strict=strict, column=column)
+    columns = columns or getattr(own and own.recipe.data, "column_names", {})
+    sizes = task.reader_options(model.config)
+    loaded = reader.read_files(files, name, strict=strict, column=column, column_names=columns, **sizes)
     for message in loaded.notes:
         note(message)
     return loaded

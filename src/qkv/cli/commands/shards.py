@@ -45,7 +45,7 @@ def prepare(
 
     if recipe is None:
         raise InputError("missing recipe: pass a recipe name (see qkv recipes) or the path to a .toml file")
-    changes = [*data_overrides(recipe, data, None, None), *(assignments or [])]
+    changes = [*data_overrides(recipe, data), *(assignments or [])]
     text = _tokenized(read_recipe(recipe, [*changes, *([f"data.workers={dumps(workers)}"] if workers else [])]))
     if verify or rebuild:
         _verify(text, rebuild=rebuild)

@@ -93,6 +93,7 @@ def train(
     recipe: RecipeName = None,
     assignments: Assignments = None,
     data: options.Data = None,
+    column: options.Columns = None,
     valid: Valid = None,
     test: Test = None,
     output: Output = None,
@@ -114,7 +115,8 @@ def train(
 
     `qkv recipes` lists the recipes. Ctrl-C saves a checkpoint and prints the command that resumes training. With --data
     a recipe trains on your own files: pairs-gru on pairs, polarity-bert on labelled texts, ewt-bert on tagged words,
-    questions-bert on questions, shakespeare-gpt and imdb-bert on plain text.
+    questions-bert on questions, shakespeare-gpt and imdb-bert on plain text, images-vit on a folder of images,
+    captions-attend on captions, speech-las on recordings. `qkv data check FILE` shows what training would read.
     """
     from qkv.training import job
     from qkv.training.distributed import on_main, process_group
@@ -122,7 +124,7 @@ def train(
 
     watch = partial(_watching, samples, chart, log, profile)
     if resume is not None:
-        own_data = bool(data or valid or test or data_dir is not None or strict)
+        own_data = bool(data or column or valid or test or data_dir is not None or strict)
         _check_resume(resume, output=output, overwrite=overwrite, dry_run=dry_run, own_data=own_data)
     if resume is not None and resume != AUTO:
         _check_same_recipe(recipe, resume)
@@ -134,7 +136,7 @@ def train(
         raise InputError("missing recipe: pass a recipe name (see qkv recipes) or the path to a .toml file")
     folder = [] if data_dir is None else [f"data.folder={dumps(str(data_dir))}"]
     config = read_recipe(
-        recipe, [*data_overrides(recipe, data, valid, test), *(assignments or []), *strict * [STRICT], *folder]
+        recipe, [*data_overrides(recipe, data, valid, test, column), *(assignments or []), *strict * [STRICT], *folder]
     )
     if dry_run:
         _report_dry_run(job.dry_run(config, device, force=force), json)
@@ -170,8 +172,8 @@ def _check_resume(resume: Path, *, output: Path | None, overwrite: bool, dry_run
             raise InputError(f"{option} cannot be combined with --resume")
     if resume != AUTO and own_data:
         raise InputError(
-            "--data, --valid, --test, --data-dir and --strict cannot be combined with --resume: a resumed run keeps "
-            "its data"
+            "--data, --column, --valid, --test, --data-dir and --strict cannot be combined with --resume: a resumed "
+            "run keeps its data"
         )
 
 
@@ -199,7 +201,11 @@ def _check_same_recipe(recipe: str | None, folder: Path) -> None:
 
 
 def data_overrides(
-    recipe: str, data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None
+    recipe: str,
+    data: list[Path] | None,
+    valid: list[Path] | None = None,
+    test: list[Path] | None = None,
+    column: list[str] | None = None,
 ) -> list[str]:
     """Return recipe overrides that train on the user's files, read in the format of the recipe's task."""
     from qkv.datasets.user_files import user_dataset
@@ -207,19 +213,30 @@ def data_overrides(
 
     files = {"train": data, "valid": valid, "test": test}
     overrides = [f"data.{split}={dumps([str(path) for path in paths])}" for split, paths in files.items() if paths]
+    columns = parse_columns(column)
     if not overrides:
+        if columns:
+            raise InputError("--column requires --data")
         return []
     task = task_of(recipe_table(recipe))
     if task is None:
         return overrides  # read_recipe reports the unknown task
-    kind = next((dataset.kind for dataset in task.datasets if user_dataset(dataset.kind)), None)
-    if kind is None:
-        hint = "; for your own images use --set data.name=flickr8k --set data.folder=FOLDER (or coco)"
-        raise InputError(
-            f"--data is not supported for {task.title}: use a built-in dataset (see qkv data list)"
-            f"{hint if task.datasets[0].kind == 'captions' else ''}"
-        )
-    return [*overrides, f'data.name="{kind}"']
+    reader = next(filter(None, (user_dataset(dataset.kind) for dataset in task.datasets)), None)
+    if reader is None:
+        raise InputError(f"--data is not supported for {task.title}: use a built-in dataset (see qkv data list)")
+    named = [f"{key}={dumps(name)}" for key, name in reader.column_overrides(columns).items()]
+    return [*overrides, f'data.name="{reader.registered_name}"', *named]
+
+
+def parse_columns(column: list[str] | None) -> dict[str, str]:
+    """Return the names of columns by role, given as ROLE=NAME."""
+    columns = {}
+    for text in column or []:
+        role, equals, name = text.partition("=")
+        if not role or not equals or not name:
+            raise InputError(f"--column {text}: expected ROLE=NAME, e.g. text=review")
+        columns[role] = name
+    return columns
 
 
 def _report_dry_run(plan: "DryRun", json: bool) -> None:

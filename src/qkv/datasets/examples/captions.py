@@ -45,12 +45,13 @@ class Captions:
     images: Shaped[ndarray, "count channels height width"]
     texts: tuple[tuple[str, ...], ...]  # one or more captions per image; objects refer to the first
     objects: tuple[tuple[Named, ...], ...] = ()  # per image; empty if not annotated
+    files: tuple[str, ...] = ()  # of the images, if they are files of the user
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def __getitem__(self, index: slice) -> "Captions":
-        return Captions(self.images[index], self.texts[index], self.objects[index])
+        return Captions(self.images[index], self.texts[index], self.objects[index], self.files[index])
 
 
 @dataclass(frozen=True)

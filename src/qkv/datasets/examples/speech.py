@@ -105,4 +105,5 @@ class SpeechDataset(Dataset[Utterances]):
         examples = self.splits[split]
         for index in range(len(examples)):
             utterance = examples.utterance(index)
-            yield {"text": utterance.text, "length": f"{len(utterance.waveform) / examples.rate:.2f} s"}
+            file = {"recording": str(examples.files[index].path)} if isinstance(examples, Recordings) else {}
+            yield {**file, "text": utterance.text, "length": f"{len(utterance.waveform) / examples.rate:.2f} s"}

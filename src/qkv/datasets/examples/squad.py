@@ -46,6 +46,34 @@ def parse_squad(content: str, where: str) -> list[Question]:
     return questions
 
 
+def question_of_row(cells: Mapping[str, str | list[str]], where: str) -> Question:
+    """Return the question of a row of a table; answers without a start are searched in the context."""
+    for role in ("question", "context"):
+        if not isinstance(cells[role], str) or not cells[role]:
+            raise InputError(f"{where}: {role} must be a non-empty text")
+    question, context = str(cells["question"]), str(cells["context"])
+    answers, starts = (
+        list(filter(None, cell if isinstance(cell, list) else [cell]))
+        for cell in (cells["answer"], cells["answer_start"])
+    )
+    if starts and len(starts) != len(answers):
+        raise InputError(f"{where}: has {len(answers)} answer(s) but {len(starts)} answer_start(s)")
+    spans = []
+    for index, answer in enumerate(answers):
+        begin = _start(starts[index], where) if starts else context.find(answer)
+        if context[max(begin, 0) : begin + len(answer)] != answer:
+            at = f"at {begin:,}" if starts else "anywhere"
+            raise InputError(f"{where}: the context does not have the answer {printable(repr(answer), 40)} {at}")
+        spans.append(Passage(begin, begin + len(answer)))
+    return Question(question, context, tuple(spans))
+
+
+def _start(text: str, where: str) -> int:
+    if text.strip().isascii() and text.strip().isdigit() and len(text) < 12:
+        return int(text)
+    raise InputError(f"{where}: answer_start must be a character index, not {printable(repr(text), 40)}")
+
+
 def _questions(data: Any, where: str) -> Iterator[Question]:
     for article, article_path in _items(data, "data", where):
         for paragraph, paragraph_path in _items(article, "paragraphs", article_path):

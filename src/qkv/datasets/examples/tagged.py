@@ -59,6 +59,19 @@ def parse_columns(lines: Sequence[str], where: str) -> list[Tagged]:
     return tagged
 
 
+def tagged_of_row(tokens: str | list[str], tags: str | list[str], where: str) -> Tagged | None:
+    """Return the sentence of a row of a table: lists, or texts separated by spaces; None without words."""
+    words, labels = (
+        tuple(cell.split()) if isinstance(cell, str) else tuple(item.strip() for item in cell)
+        for cell in (tokens, tags)
+    )
+    if len(words) != len(labels):
+        raise InputError(f"{where} has {len(words)} words but {len(labels)} tags: each word needs one")
+    if not all(words) or not all(labels):
+        raise InputError(f"{where} has an empty word or tag")
+    return Tagged(words, labels) if words else None
+
+
 def _short(line: str) -> str:
     return printable(repr(line), MAX_SHOWN)
 

@@ -4,21 +4,27 @@ import math
 import os
 import struct
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+import torch
 from jaxtyping import Int64, UInt8
 from numpy import ndarray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from qkv.errors import InputError
+from qkv.runtime.bars import Bars
 from qkv.runtime.files import open_regular
+from qkv.runtime.memory import require_memory
 from qkv.runtime.native import silence_native_stderr
+from qkv.runtime.text import printable
 
 UBYTE = 0x08  # the only supported element type of idx files
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")  # of image files, in lower case
 MAX_PIXELS = 2**26  # a small file can declare any size
 MAX_SIDE = 2**16  # the decoders allocate memory for each row
 MAX_BYTES = 2**28
@@ -34,12 +40,25 @@ class LabeledImages:
     pixels: UInt8[ndarray, "count channels height width"]
     labels: Int64[ndarray, "count"]
     names: tuple[str, ...]  # of the classes
+    files: tuple[str, ...] = ()  # of the images, if they are files of the user
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: slice) -> "LabeledImages":
-        return LabeledImages(self.pixels[index], self.labels[index], self.names)
+        return LabeledImages(self.pixels[index], self.labels[index], self.names, self.files[index])
+
+    def select(self, rows: Sequence[int]) -> "LabeledImages":
+        """Return some of the images."""
+        files = tuple(self.files[row] for row in rows) if self.files else ()
+        return LabeledImages(self.pixels[rows], self.labels[rows], self.names, files)
+
+    def with_names(self, names: tuple[str, ...], where: str) -> "LabeledImages":
+        """Return the images with the class indices of other names, which must include all classes."""
+        if unknown := [name for name in self.names if name not in names]:
+            raise InputError(f"{where}: the class {printable(repr(unknown[0]), 40)} has no training images")
+        indices = np.array([names.index(name) for name in self.names], dtype=np.int64)
+        return replace(self, labels=indices[self.labels], names=names)
 
 
 def parse_idx(data: bytes, where: str, dimensions: int) -> UInt8[ndarray, "..."]:
@@ -60,6 +79,35 @@ def read_image(path: Path, channels: int, height: int, width: int) -> UInt8[ndar
         raise InputError(f"{path}: images have one channel (grayscale) or three (RGB), but this model has {channels}")
     with open_regular(path) as file:
         return resize_image(decode_image(file, str(path), "L" if channels == 1 else "RGB"), height, width)
+
+
+def read_images(
+    paths: Sequence[Path], channels: int, side: int, *, skip_unreadable: bool = False
+) -> tuple[UInt8[ndarray, "count channels side side"], list[int], list[str]]:
+    """Read images resized to squares; return the pixels, the indices of the paths that were read, and notes.
+
+    All files are tried before an unreadable one is an error, so that the message has their number.
+    """
+    size = len(paths) * channels * side * side
+    what = f"{len(paths):,} images of {side} x {side} pixels"
+    require_memory(what, {"pixels": size}, torch.device("cpu"), lambda: "set a smaller data.side")
+    pixels: UInt8[ndarray, "count channels height width"] = np.empty((len(paths), channels, side, side), np.uint8)
+    kept, problems = list[int](), list[str]()
+    with Bars().count_bar("images", len(paths)) as progress:
+        for index, path in enumerate(paths):
+            try:
+                pixels[len(kept)] = read_image(path, channels, side, side)
+                kept.append(index)
+            except InputError as error:
+                problems.append(str(error))
+            progress(index + 1)
+    if problems and not skip_unreadable:
+        raise InputError(
+            f"{problems[0]} ({len(problems):,} of {len(paths):,} images cannot be read: remove them, or skip them with "
+            "--set data.skip_unreadable=true)"
+        )
+    notes = [f"skipped {len(problems):,} image(s) that cannot be read, the first: {problems[0]}"] if problems else []
+    return pixels[: len(kept)], kept, notes
 
 
 def resize_image(image: Image.Image, height: int, width: int) -> UInt8[ndarray, "channels height width"]:

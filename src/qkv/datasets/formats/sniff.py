@@ -1,8 +1,9 @@
 """Heuristics on the content of user files: binary formats, headers, swapped columns, CoNLL columns."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from qkv.datasets.formats.roles import COLUMN_NAMES
 from qkv.errors import InputError
 from qkv.runtime.text import printable
 
@@ -29,19 +30,6 @@ MAGIC_NUMBERS = {
     b"PAR1": "Parquet table",
     b"ARROW1": "Arrow table",
 }
-COLUMN_NAMES = {  # common headers, in lower case
-    "text", "texts", "sentence", "sentence1", "sentence2", "sentences", "review", "reviews", "comment", "tweet",
-    "document", "doc", "content", "message", "body", "title", "headline", "utterance", "context", "passage", "article",
-    "dialogue", "input", "inputs", "output", "outputs", "source", "sources", "src", "target", "targets", "tgt", "trg",
-    "label", "labels", "class", "classes", "category", "categories", "sentiment", "polarity", "rating", "score",
-    "intent", "topic", "tag", "emotion", "language", "lang", "question", "query", "answer", "premise", "hypothesis",
-    "summary", "highlights", "abstract", "translation", "prompt", "completion", "response", "original", "corrected",
-    "word", "pronunciation", "phonemes", "en", "de", "fr", "es", "it", "pt", "nl", "sv", "da", "fi", "cs", "pl", "ru",
-    "uk", "zh", "ja", "ko", "ar", "hi", "tr", "el", "he", "ro", "hu", "vi", "id", "english", "german", "french",
-    "spanish", "italian", "portuguese", "dutch", "swedish", "danish", "finnish", "czech", "polish", "russian",
-    "ukrainian", "chinese", "japanese", "korean", "arabic", "hindi", "turkish", "greek", "hebrew", "romanian",
-    "hungarian", "vietnamese", "indonesian",
-}  # fmt: skip
 
 
 def binary_kind(data: bytes) -> str | None:
@@ -49,10 +37,11 @@ def binary_kind(data: bytes) -> str | None:
     return next((kind for magic, kind in MAGIC_NUMBERS.items() if data.startswith(magic)), None)
 
 
-def is_header(source: str, target: str, targets: Collection[str]) -> bool:
-    """Return whether the first row is a header: two different column names, the second not among the targets."""
-    names = [source.strip().lower(), target.strip().lower()]
-    return names[0] != names[1] and COLUMN_NAMES.issuperset(names) and target not in targets
+def is_header(names: Sequence[str], last_column: Iterable[str]) -> bool:
+    """Return whether the first row is a header: different column names, the last not among the data below it."""
+    lower = [name.strip().lower() for name in names]
+    distinct = len(lower) > 1 and len(set(lower)) == len(lower)
+    return distinct and COLUMN_NAMES.issuperset(lower) and not any(cell == names[-1] for cell in last_column)
 
 
 def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, what: str = "text") -> None:

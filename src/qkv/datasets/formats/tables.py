@@ -1,35 +1,81 @@
-"""Two-column tables: tab-separated values, CSV (*.csv) and JSON Lines (*.jsonl)."""
+"""Tables with a column for each part of an example: tab-separated values, CSV (*.csv) and JSON Lines (*.jsonl)."""
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from qkv.datasets.formats.roles import (
+    Role,
+    check_roles,
+    describe_columns,
+    match_columns,
+    missing_roles,
+)
+from qkv.datasets.formats.sniff import is_header
 from qkv.errors import InputError
 from qkv.runtime.text import printable
 
+Cell = str | list[str]  # lists are in JSON Lines only
+
 
 class Row(NamedTuple):
-    """The line number and the two cells of a row."""
+    """The line number of a row, and its cells by role; "" for those that are missing."""
 
     number: int
-    source: str
-    target: str
+    cells: Mapping[str, Cell]
+
+    def text(self, role: str, where: str) -> str:
+        """Return a cell that must be a text."""
+        cell = self.cells[role]
+        if isinstance(cell, str):
+            return cell
+        raise InputError(f"{where}: line {self.number}: {role} must be a text, not a list")
 
 
-def parse_rows(lines: Sequence[str], suffix: str, where: str, keys: tuple[str, str]) -> Iterator[Row]:
-    """Parse the rows of a table in the format given by the file suffix; `keys` name the two columns."""
-    return TABLES.get(suffix.lower(), _from_tsv)(lines, where, keys)
+@dataclass(frozen=True)
+class Table:
+    """The rows of a table, and which of its columns were used ("" if that is obvious)."""
+
+    rows: list[Row]
+    header: int | None = None  # line number of the header that was skipped
+    description: str = ""
 
 
-def csv_rows(lines: Sequence[str], where: str) -> Iterator[tuple[int, list[str]]]:
+def parse_table(
+    lines: Sequence[str], suffix: str, where: str, roles: Sequence[Role], columns: Mapping[str, str] | None = None
+) -> Table:
+    """Parse a table in the format given by the file suffix; `columns` are the names of columns by role."""
+    columns = columns or {}
+    check_roles(roles, columns)
+    if suffix.lower() in JSON_LINES:
+        return _from_json(lines, where, roles, columns)
+    separator, rows = ("comma", list(_csv_rows(lines, where))) if suffix.lower() == CSV else ("tab", _tsv_rows(lines))
+    return _from_cells(rows, where, roles, columns, separator)
+
+
+def table_columns(lines: Sequence[str], suffix: str, where: str) -> list[str]:
+    """Return the names of the columns of a table: the cells of its first row, or the keys of its first object."""
+    lines = [line for line in lines if line.strip()][:1] if suffix.lower() in JSON_LINES else lines
+    if suffix.lower() in JSON_LINES:
+        entry = parse_json(lines[0], where) if lines else {}
+        return list(_flat(entry)) if isinstance(entry, dict) else []
+    rows: Iterator[tuple[int, list[str]]] = (
+        _csv_rows(lines, where) if suffix.lower() == CSV else iter(_tsv_rows(lines[:100]))
+    )
+    return next((cells for _, cells in rows if cells), [])
+
+
+def csv_rows(lines: Sequence[str], where: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Parse CSV into (number of the last line, cells); malformed CSV is an InputError."""
-    reader = csv.reader(f"{line}\n" for line in lines)
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter)
     try:
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
-        raise InputError(f"{where}: line {reader.line_num}: not valid CSV: {error}") from None
+        hint = "; use JSON Lines for longer texts" if "field limit" in str(error) else ""
+        raise InputError(f"{where}: line {reader.line_num}: not valid CSV: {error}{hint}") from None
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -43,56 +89,137 @@ def parse_json(text: str, where: str) -> Any:
     return data
 
 
-def _from_tsv(lines: Sequence[str], where: str, keys: tuple[str, str]) -> Iterator[Row]:
-    for number, line in enumerate(lines, start=1):
-        cells = line.split("\t") if line.strip() else ["", ""]
-        if len(cells) != 2:
-            hint = ""
-            if len(cells) == 1 and line.lstrip().startswith("{"):
-                hint = "; the name of a JSON Lines file must end in .jsonl"
-            elif len(cells) == 1 and "," in line:
-                hint = "; the name of a CSV file must end in .csv"
-            raise InputError(
-                f"{where}: line {number} has {len(cells)} column(s); expected {keys[0]}, one tab, {keys[1]}{hint}"
-            )
-        yield Row(number, *cells)
+def _csv_rows(lines: Sequence[str], where: str) -> Iterator[tuple[int, list[str]]]:
+    """Parse CSV, separated by semicolons if the first line has no comma; blank lines have no cells."""
+    first = next((line for line in lines if line.strip()), "")
+    delimiter = ";" if ";" in first and "," not in first else ","
+    return (
+        (number, cells if any(map(str.strip, cells)) else []) for number, cells in csv_rows(lines, where, delimiter)
+    )
 
 
-def _from_csv(lines: Sequence[str], where: str, keys: tuple[str, str]) -> Iterator[Row]:
-    for number, cells in csv_rows(lines, where):
-        if len(cells) not in (0, 2):
-            raise InputError(f"{where}: line {number} has {len(cells)} column(s); expected {keys[0]}, comma, {keys[1]}")
-        yield Row(number, *(cells or ("", "")))
+def _tsv_rows(lines: Sequence[str]) -> list[tuple[int, list[str]]]:
+    """Split lines at tabs; blank lines have no cells."""
+    return [(number, line.split("\t") if line.strip() else []) for number, line in enumerate(lines, start=1)]
 
 
-def _from_json(lines: Sequence[str], where: str, keys: tuple[str, str]) -> Iterator[Row]:
-    names: tuple[str, str] | None = None
+def _from_cells(
+    rows: list[tuple[int, list[str]]], where: str, roles: Sequence[Role], columns: Mapping[str, str], separator: str
+) -> Table:
+    required = [role.name for role in roles if role.required]
+    numbers = [index for index, (_, cells) in enumerate(rows) if cells]
+    if not numbers:
+        return Table([])
+    first = rows[numbers[0]][1]
+    names = [name.strip() for name in first]
+    matched = match_columns(names, roles, columns, where) if columns or len(first) >= len(required) else {}
+    below = [cells for _, cells in rows[numbers[0] + 1 :] if cells]
+    header = bool(columns) or (
+        is_header(names, (cells[-1] for cells in below))
+        if len(names) <= len(required)
+        else not missing_roles(roles, matched)
+    )
+    if header and not missing_roles(roles, matched):
+        indices = {role: names.index(column) for role, column in matched.items()}
+    elif len(first) == len(required):
+        indices = {role: index for index, role in enumerate(required)}
+        matched = {role: names[index] for role, index in indices.items()} if header else {}
+    else:
+        raise InputError(_wrong_width(where, rows[numbers[0]], required, separator, columns))
+    found = []
+    for number, cells in rows[numbers[0] + 1 if header else 0 :]:
+        if cells and len(cells) != len(first):
+            raise InputError(_wrong_width(where, (number, cells), names if header else required, separator, {}))
+        values = {role: cells[index] if cells else "" for role, index in indices.items()}
+        found.append(Row(number, {role.name: values.get(role.name, "") for role in roles}))
+    description = describe_columns(roles, matched, names) if header else ""
+    return Table(found, rows[numbers[0]][0] if header else None, description)
+
+
+def _wrong_width(
+    where: str, row: tuple[int, list[str]], expected: Sequence[str], separator: str, columns: Mapping[str, str]
+) -> str:
+    number, cells = row
+    line = "".join(cells)
+    hint = ""
+    if columns:
+        hint = f"; data.column_names names {', '.join(columns)} only"
+    elif len(cells) == 1 and line.lstrip().startswith("{"):
+        hint = "; the name of a JSON Lines file must end in .jsonl"
+    elif len(cells) == 1 and "," in line and separator == "tab":
+        hint = "; the name of a CSV file must end in .csv"
+    elif len(cells) > len(expected) and number == 1:
+        hint = "; other tables need a header with these names, or --column"
+    shown = [printable(name, 30) for name in expected]
+    columns_expected = f", one {separator}, ".join(shown) if separator == "tab" else f", {separator}, ".join(shown)
+    if len(expected) > 4:
+        columns_expected = f"{len(expected)} columns"
+    return f"{where}: line {number} has {len(cells)} column(s); expected {columns_expected}{hint}"
+
+
+def _from_json(lines: Sequence[str], where: str, roles: Sequence[Role], columns: Mapping[str, str]) -> Table:
+    matched: dict[str, str] = {}
+    names: list[str] = []
+    rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
-            yield Row(number, "", "")
+            rows.append(Row(number, {role.name: "" for role in roles}))
             continue
         location = f"{where}: line {number}"
-        entry = parse_json(line, location)
-        if not isinstance(entry, dict):
-            raise InputError(f"{location} is not an object; expected {_example(keys)}")
-        names = names or _names(entry, keys)
-        if names is None or not all(
-            isinstance(entry.get(name), str | int) for name in names
-        ):  # a label may be a number
-            raise InputError(f"{location} lacks keys with text values; expected {_example(names or keys)}")
-        yield Row(number, *(str(entry[name]) for name in names))
+        data = parse_json(line, location)
+        if not isinstance(data, dict):
+            raise InputError(f"{location} is not an object; expected {_example(roles)}")
+        entry = _flat(data)
+        if not matched:
+            names = list(entry)
+            matched = match_columns(names, roles, columns, where)
+            matched = _two_texts(entry, roles) if missing_roles(roles, matched) and not columns else matched
+        if missing_roles(roles, matched):
+            raise InputError(f"{location} lacks {', '.join(missing_roles(roles, matched))}; expected {_example(roles)}")
+        cells = {role.name: _cell(entry, matched, role, location) for role in roles}
+        rows.append(Row(number, cells))
+    obvious = all(role == column for role, column in matched.items())
+    return Table(rows, None, "" if obvious else describe_columns(roles, matched, names))
 
 
-def _names(entry: dict[str, Any], keys: tuple[str, str]) -> tuple[str, str] | None:
-    """Return the keys of the two columns: the default ones, else the only two with text values."""
-    if all(key in entry for key in keys):
-        return keys
+def _two_texts(entry: Mapping[str, Any], roles: Sequence[Role]) -> dict[str, str]:
+    """Return the only two columns with text values for two roles; none otherwise."""
+    required = [role.name for role in roles if role.required]
     texts = [key for key, value in entry.items() if isinstance(value, str)]
-    return (texts[0], texts[1]) if len(texts) == 2 else None
+    return dict(zip(required, texts, strict=True)) if len(required) == len(texts) == 2 else {}
 
 
-def _example(keys: tuple[str, str]) -> str:
-    return f'{{"{printable(keys[0], 40)}": "...", "{printable(keys[1], 40)}": "..."}}'
+def _cell(entry: Mapping[str, Any], matched: Mapping[str, str], role: Role, where: str) -> Cell:
+    """Return a value as text: a string, a number, or a list of them; "" for null."""
+    if role.name not in matched:
+        return ""
+    column = matched[role.name]
+    if column not in entry:
+        if not role.required:
+            return ""
+        raise InputError(f"{where} lacks {printable(repr(column), 40)}")
+    value = entry[column]
+    if value is None:
+        return ""
+    if isinstance(value, str | int | float):  # a label may be a number
+        return str(value)
+    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
+        return [str(item) for item in value]
+    raise InputError(f"{where}: {printable(repr(column), 40)} must be a text, a number or a list of them")
 
 
-TABLES = {".csv": _from_csv, ".jsonl": _from_json}  # by file suffix; all others are TSV
+def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object whose nested objects are columns of their own: {"a": {"b": 1}} becomes {"a.b": 1}."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        flat |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
+
+
+def _example(roles: Sequence[Role]) -> str:
+    return "{" + ", ".join(f'"{role.name}": "..."' for role in roles if role.required) + "}"
+
+
+CSV = ".csv"
+JSON_LINES = (".jsonl", ".ndjson")
+TABLES = (CSV, *JSON_LINES, ".tsv")  # suffixes of tables; files with other names are read as TSV

@@ -3,7 +3,7 @@
 import codecs
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeVar
 
 from qkv.datasets.examples.pair import Pair
 from qkv.datasets.examples.tagged import Tagged, parse_conllu, text_of
+from qkv.datasets.formats.roles import LABELED_TEXT, PAIR, Role
 from qkv.datasets.formats.sniff import binary_kind, is_header, looks_tagged
-from qkv.datasets.formats.tables import Row, parse_rows
+from qkv.datasets.formats.tables import Table, parse_table
 from qkv.errors import InputError
 from qkv.runtime.files import open_regular, read_regular
 
@@ -23,29 +24,42 @@ Split = Literal["train", "valid", "test"]
 Example = TypeVar("Example")
 
 
-def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = False) -> tuple[list[Pair], list[str]]:
-    """Read pairs, and notes, from a two-column table (TSV, *.csv, *.jsonl), or from a source and a target file.
+def read_pairs(
+    paths: Sequence[Path],
+    *,
+    strict: bool = False,
+    labelled: bool = False,
+    columns: Mapping[str, str] | None = None,
+) -> tuple[list[Pair], list[str]]:
+    """Read pairs, and notes, from a table (TSV, *.csv, *.jsonl), or from a source and a target file.
 
-    A header and lines with an empty side are skipped with a note; with `strict` they are errors. Sources from
-    a *.conllu file include words and heads. With `labelled` the targets are class labels, stripped of whitespace.
+    A header and lines with an empty side are skipped with a note; with `strict` they are errors. `columns` are the
+    names of columns by role. Sources from a *.conllu file include words and heads. With `labelled` the targets are
+    class labels, stripped of whitespace.
     """
-    what, keys = ("texts with labels", ("text", "label")) if labelled else ("pairs", ("source", "target"))
+    what, roles = ("texts with labels", LABELED_TEXT) if labelled else ("pairs", PAIR)
     numbered: Sequence[tuple[int, str | Tagged, str]]
     notes = []
     if len(paths) == 1:
-        numbered, name = _table(paths[0], keys), str(paths[0])
+        table, name = read_table(paths[0], roles, columns), str(paths[0])
+        if table.header is not None and strict and not columns:
+            raise InputError(f"{name}: line {table.header} is a header: remove it, or name its columns with --column")
+        notes += table_notes(table, name)
+        first, second = (role.name for role in roles)
+        numbered = [(row.number, row.text(first, name), row.text(second, name)) for row in table.rows]
         if looks_tagged([f"{source}\t{target}" if source or target else "" for _, source, target in numbered]):
             notes.append(f"{name}: looks like words and tags in CoNLL columns, but is read as {what}")
     elif len(paths) == 2:
         numbered, name = list(_parallel(*paths)), f"{paths[0]} and {paths[1]}"
+        first_row = [text_of(numbered[0][1]), numbered[0][2]] if numbered else []
+        if is_header(first_row, (target for _, _, target in numbered[1:])):
+            header = f"{name}: line {numbered[0][0]} is a header ({', '.join(first_row)})"
+            if strict:
+                raise InputError(f"{header}: remove it")
+            notes.append(f"{header}: skipped")
+            numbered = numbered[1:]
     else:
-        raise InputError(f"{what} come from one TSV file or from two files, not from {len(paths)}")
-    if numbered and is_header(text_of(numbered[0][1]), numbered[0][2], {target for _, _, target in numbered[1:]}):
-        header = f"{name}: line {numbered[0][0]} is a header ({text_of(numbered[0][1])}, {numbered[0][2]})"
-        if strict:
-            raise InputError(f"{header}: remove it")
-        notes.append(f"{header}: skipped")
-        numbered = numbered[1:]
+        raise InputError(f"{what} come from one table or from two files, not from {len(paths)}")
     pairs, empty = [], []
     for number, source, target in numbered:
         text = text_of(source)
@@ -58,9 +72,27 @@ def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = 
         raise InputError(f"{name}: line {empty[0]} has an empty side ({len(empty)} such line(s))")
     if not pairs:
         raise InputError(f"{name}: no {what} found")
-    if empty:
-        notes.append(f"{name}: skipped {len(empty)} line(s) with an empty side, the first at line {empty[0]}")
+    notes += skipped_note(name, empty)
     return pairs, notes
+
+
+def read_table(path: Path, roles: Sequence[Role], columns: Mapping[str, str] | None = None) -> Table:
+    """Read a table whose format follows from the name of the file."""
+    if is_parsed(path):
+        raise InputError(f"{path}: has no targets: add a second file with one target per sentence")
+    return parse_table(read_lines(path), path.suffix, str(path), roles, columns)
+
+
+def table_notes(table: Table, name: str) -> list[str]:
+    """Return notes on the header of a table and on its columns."""
+    if table.header is not None:
+        return [f"{name}: line {table.header} is a header: {table.description}"]
+    return [f"{name}: {table.description}"] if table.description else []
+
+
+def skipped_note(name: str, numbers: Sequence[int], what: str = "an empty side") -> list[str]:
+    """Return a note on skipped lines, if there are any."""
+    return [f"{name}: skipped {len(numbers)} line(s) with {what}, the first at line {numbers[0]}"] if numbers else []
 
 
 def is_parsed(path: Path) -> bool:
@@ -189,12 +221,6 @@ def _read_lines(path: Path, digest: Any = None, offset: int = 0, number: int = 0
 
 def _sha256(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _table(path: Path, keys: tuple[str, str]) -> list[Row]:
-    if is_parsed(path):
-        raise InputError(f"{path}: has no targets: add a second file with one target per sentence")
-    return list(parse_rows(read_lines(path), path.suffix, str(path), keys))
 
 
 def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str | Tagged, str]]:

@@ -94,7 +94,9 @@ def transformer_weights(config: TransformerConfig, family: str, norms: Sequence[
     """Return the weight map of a family; W_Q, W_K and W_V are concatenated into one matrix here."""
     for key, supported in (("tree", "none"), ("copying", False), ("pointer", False)):
         value = getattr(config, key)
-        require(value == supported, f"transformers' {family} requires {key} {supported!r}, but this model has {value!r}")
+        require(
+            value == supported, f"transformers' {family} requires {key} {supported!r}, but this model has {value!r}"
+        )
     table, copies = _embeddings(config)
     for number in range(config.encoder_layers):
         ours, theirs = f"encoder.{number}", f"model.encoder.layers.{number}"
@@ -129,6 +131,4 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
     return project + pair(f"{ours}.out_proj", f"{theirs}.out_proj")
 
 
-FAMILY = Family(
-    "marian", Transformer, read_config, write_config, weights, accepts=lambda config: config.norm != "pre"
-)
+FAMILY = Family("marian", Transformer, read_config, write_config, weights, accepts=lambda config: config.norm != "pre")

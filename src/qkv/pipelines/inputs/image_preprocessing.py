@@ -4,6 +4,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +35,13 @@ def as_rgb(
 ) -> UInt8[np.ndarray, "*batch height width channels"]:
     """Return images for display, with three channels, the last axis."""
     return np.moveaxis(pixels.repeat(3, axis=-3) if pixels.shape[-3] == 1 else pixels, -3, -1)
+
+
+def square_side(model: Any) -> int:
+    """Return the side of the square images that a model config takes."""
+    if model.height != model.width:
+        raise InputError(f"--data needs a model of square images, but this one takes {model.height} x {model.width}")
+    return int(model.height)
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,11 @@ class Task(ABC):
         """Values of the model config keys in `from_data`; by default the size of the vocabulary."""
         return {key: len(tokenizer) for key in cls.from_data}
 
+    @classmethod
+    def reader_options(cls, model: Any) -> dict[str, Any]:
+        """Options of datasets of user files that follow from a model config, e.g. the size of images."""
+        return {}
+
     @abstractmethod
     def setup(self, data: Any) -> None:
         """Prepare the training and validation examples."""

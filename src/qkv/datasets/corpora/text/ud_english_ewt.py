@@ -8,7 +8,7 @@ from qkv.datasets.dataset_cache import data_files
 from qkv.datasets.examples.tagged import parse_conllu
 from qkv.datasets.formats.archive import unpack
 from qkv.datasets.formats.text_files import decode_lines
-from qkv.datasets.user_files import Column as TagColumn
+from qkv.datasets.user_texts import Column as TagColumn
 from qkv.registry import register
 
 FILES = data_files(  # no URL: the treebank is updated twice a year, and its source serves it uncompressed

@@ -9,7 +9,7 @@ import torch
 
 from qkv.datasets.batching import BatchSize
 from qkv.nn.interfaces import TextEncoder
-from qkv.pipelines.inputs.text_inputs import IGNORE, AnyExampleEncoder, Example, inference_batch_size, iter_batches
+from qkv.pipelines.inputs.text_inputs import IGNORE, AnyExampleEncoder, Example, inference_batch_size, inference_batches
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
 from qkv.types import Float, Tensor
 
@@ -74,7 +74,7 @@ def label_log_probabilities(
     encoder = encoder.fresh_copy()
     examples, _ = encode_texts(encoder, texts, model.config.max_length)
     log_p = torch.zeros(len(texts), model.config.labels)
-    for rows, batch in iter_batches(examples, encoder.max_batch(batch_size), encoder.pad):
+    for rows, batch in inference_batches(examples, encoder.max_batch(batch_size), encoder, model.config.max_length):
         batch = batch.to(model.device)
         log_p[rows] = model.predict(encoder.lookup(batch.token_ids), batch.lengths).float().log_softmax(dim=-1).cpu()
     return log_p

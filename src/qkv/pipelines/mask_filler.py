@@ -11,7 +11,7 @@ import torch
 from qkv.config import require
 from qkv.errors import InputError
 from qkv.models.bert import MLM_HEADS, Bert
-from qkv.pipelines.inputs.text_inputs import IGNORE, Example, inference_batch_size, iter_batches
+from qkv.pipelines.inputs.text_inputs import IGNORE, Example, inference_batch_size, inference_batches
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
 from qkv.tokenizers.wordpiece import CONTINUATION
 
@@ -61,7 +61,8 @@ class MaskFiller(TextPipeline):
         require_text(texts)
         examples = [self._example(number, text) for number, text in enumerate(texts, start=1)]
         results: dict[int, FilledText] = {}
-        for rows, batch in iter_batches(examples, inference_batch_size(batch_size), self.encoder.pad):
+        size, max_length = inference_batch_size(batch_size), self.model.config.max_length
+        for rows, batch in inference_batches(examples, size, self.encoder, max_length):
             batch = batch.to(self.model.device)
             hidden = self.model(batch.token_ids, lengths=batch.lengths)
             masked = hidden[batch.token_ids == self.mask]

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qkv.serve.errors import error_response
-from qkv.serve.metrics import Metrics
+from qkv.serve.metrics import NO_ANSWER, Metrics
 
 OPEN = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})  # need no API key: they run no model
 OTHER = "other"  # endpoint of unknown paths in the metrics
@@ -83,17 +83,17 @@ class Measure:
             await self._app(scope, receive, send)
             return
         endpoint = scope["path"] if scope["path"] in self._endpoints() else OTHER
-        status, begin = 499, time.perf_counter()  # 499: the client went away
+        status, begin = NO_ANSWER, time.perf_counter()
 
         async def observe(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = str(message["status"])
             await send(message)
 
         with self._metrics.in_progress.track_inprogress():
             try:
                 await self._app(scope, receive, observe)
             finally:
-                self._metrics.requests.labels(endpoint, str(status)).inc()
+                self._metrics.requests.labels(endpoint, status).inc()
                 self._metrics.seconds.labels(endpoint).observe(time.perf_counter() - begin)

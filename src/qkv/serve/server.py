@@ -2,13 +2,16 @@
 
 import ipaddress
 import logging
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 from fastapi import FastAPI
 
 from qkv.errors import InputError
+from qkv.serve.metrics import Metrics
 
 BACKLOG = 2048
 
@@ -42,6 +45,16 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._report, self._address = report, address
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at SIGTERM and Ctrl-C, and end normally: uvicorn would raise the signal again."""
+        handlers = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if not self.should_exit:
@@ -53,7 +66,9 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run_server(app: FastAPI, listener: socket.socket, *, grace: float, report: Callable[[str], None]) -> None:
+def run_server(
+    app: FastAPI, metrics: Metrics, listener: socket.socket, *, grace: float, report: Callable[[str], None]
+) -> None:
     """Serve until SIGTERM or Ctrl-C; then finish the accepted requests, for at most `grace` seconds."""
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -69,4 +84,5 @@ def run_server(app: FastAPI, listener: socket.socket, *, grace: float, report: C
     )
     server = Server(config, report, address)
     server.run([listener])
-    report("stopped")
+    answered, not_answered = metrics.answered
+    report(f"stopped: {answered} requests answered, {not_answered} not")

@@ -83,4 +83,4 @@ def serve(
     pool = ModelPool(models, settings, metrics)
     for model in pool.models.values():
         info(f"{model.name}: {model.kind}, {' '.join(sorted(model.pipelines))}")
-    run_server(create_app(pool, settings, metrics), listener, grace=timeout, report=info)
+    run_server(create_app(pool, settings, metrics), metrics, listener, grace=timeout, report=info)

@@ -77,5 +77,5 @@ def _mean(
 POOLINGS: dict[str, Callable[..., Float[Tensor, "batch dim"]]] = {
     "mean": _mean,
     "cls": lambda model, hidden, lengths: hidden[:, 0],
-    "pooler": lambda model, hidden, lengths: model.pooled(hidden),
+    "pooler": lambda model, hidden, lengths: torch.cat([model.pooled(text) for text in hidden.split(1)]),
 }

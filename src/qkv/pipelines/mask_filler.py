@@ -65,13 +65,13 @@ class MaskFiller(TextPipeline):
         for rows, batch in inference_batches(examples, size, self.encoder, max_length):
             batch = batch.to(self.model.device)
             hidden = self.model(batch.token_ids, lengths=batch.lengths)
-            masked = hidden[batch.token_ids == self.mask]
-            # The model may have more outputs than the tokenizer has tokens; the rest are never predicted.
-            probabilities = self.model.mlm_logits(masked).float().softmax(dim=-1)[:, : len(self.tokenizer)]
-            best = probabilities.topk(min(top_k, len(self.tokenizer)), dim=-1)
-            predictions = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-            for row in rows:
-                results[row] = self._filled(texts[row], [next(predictions) for _ in self._masks.findall(texts[row])])
+            masked = hidden[batch.token_ids == self.mask].split((batch.token_ids == self.mask).sum(dim=1).tolist())
+            for row, states in zip(rows, masked, strict=True):  # the masks of one text, whatever the others are
+                # The model may have more outputs than the tokenizer has tokens; the rest are never predicted.
+                probabilities = self.model.mlm_logits(states).float().softmax(dim=-1)[:, : len(self.tokenizer)]
+                best = probabilities.topk(min(top_k, len(self.tokenizer)), dim=-1)
+                predictions = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                results[row] = self._filled(texts[row], [*predictions])
         return [results[row] for row in range(len(texts))]
 
     def check(self, texts: Sequence[str]) -> None:

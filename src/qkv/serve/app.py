@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse
 
 from qkv import __version__
 from qkv.serve import openai_routes, task_routes
+from qkv.serve.api_page import POLICY, api_page
 from qkv.serve.errors import RESPONSES, RequestError, add_handlers
 from qkv.serve.explorer import explorer_page
 from qkv.serve.loaded import ModelPool
@@ -41,7 +42,7 @@ def create_app(
         await anyio.to_thread.run_sync(pool.close)
 
     app = FastAPI(
-        title="qkv", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None,
+        title="qkv", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None, docs_url=None,
         responses={} if not settings.api_keys else {401: RESPONSES[401]},
     )  # fmt: skip
     app.state.served = None
@@ -61,7 +62,7 @@ def _paths_of(app: FastAPI) -> Callable[[], frozenset[str]]:
 
     @cache
     def paths() -> frozenset[str]:
-        return frozenset(str(path) for route in app.routes if (path := getattr(route, "path", None)))
+        return frozenset((*app.openapi()["paths"], "/docs", "/openapi.json"))
 
     return paths
 
@@ -84,6 +85,12 @@ async def explorer(served: ServedModels) -> HTMLResponse:
     """Return the page that shows the attention of typed inputs."""
     names = [model.name for model in served.pool.models.values() if "/attention" in model.pipelines]
     return HTMLResponse(explorer_page(names))
+
+
+@status_router.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+async def docs(request: Request) -> HTMLResponse:
+    """Return the OpenAPI description as a page."""
+    return HTMLResponse(api_page(request.app.openapi()), headers={"Content-Security-Policy": POLICY})
 
 
 @status_router.get("/health", summary="Whether the process runs")

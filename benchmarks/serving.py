@@ -71,6 +71,7 @@ class Outcome:
     seconds: list[float] = field(default_factory=list)  # of each answered request
     tokens: int = 0
     duration: float = 0.0
+    cpu_seconds: float = 0.0  # of the server
     memory: list[int] = field(default_factory=list)  # resident bytes of the server, once per second
 
     @property
@@ -79,7 +80,8 @@ class Outcome:
         rate, times = self.tokens / max(self.duration, 1e-9), sorted(self.seconds) or [0.0]
         p50, p99 = times[len(times) // 2], times[int(len(times) * 0.99)]
         return (
-            f"{self.statuses[200] / max(self.duration, 1e-9):,.1f} requests/s, {rate:,.0f} tokens/s, "
+            f"{self.statuses[200] / max(self.duration, 1e-9):,.1f} requests/s, {rate:,.0f} tokens/s "
+            f"({self.tokens / max(self.cpu_seconds, 1e-9):,.0f} per CPU second of the server), "
             f"latency {p50:.2f} s (median), {p99:.2f} s (99 %); statuses {dict(sorted(self.statuses.items()))}, "
             f"wrong {len(self.wrong)}, refused without Retry-After {self.without_retry}, broken {self.broken}"
         )
@@ -104,6 +106,12 @@ class RunningServer:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         match = re.search(r"VmRSS:\s+(\d+) kB", status)
         return int(match[1]) * 1024 if match else 0
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Time of all threads since the start."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -194,7 +202,7 @@ async def drive(
     server: RunningServer, calls: Sequence[Call], clients: int, seconds: float, terminate_after: float | None = None
 ) -> Outcome:
     """Run clients against a server for some seconds, with SIGTERM to the server after some of them."""
-    outcome, begin = Outcome(), time.perf_counter()
+    outcome, begin, cpu_seconds = Outcome(), time.perf_counter(), server.cpu_seconds
 
     async def watch_memory() -> None:
         while True:
@@ -213,6 +221,8 @@ async def drive(
         *(client(server.port, calls, outcome, until, random.Random(number)) for number in range(clients))
     )
     outcome.duration = time.perf_counter() - begin
+    if server.process.poll() is None:
+        outcome.cpu_seconds = server.cpu_seconds - cpu_seconds
     for task in background:
         task.cancel()
     await asyncio.gather(*background, return_exceptions=True)
@@ -283,18 +293,22 @@ def throughput(options: argparse.Namespace) -> None:
         save_models(folder, dim=options.dim, layers=options.layers)
         calls = completion_calls(folder, 64, options.max_tokens)
         rates: dict[str, list[float]] = {"32": [], "1": []}
+        efforts: dict[str, list[float]] = {"32": [], "1": []}  # tokens per CPU second
+        environment = {} if options.threads is None else {"OMP_NUM_THREADS": str(options.threads)}
         for round_number in range(options.rounds):
             for batch, measured in rates.items():
                 limits = ("--max-batch", batch, "--max-queue", "4096")
-                with serving(str(folder / "gpt"), *limits) as server:
+                with serving(str(folder / "gpt"), *limits, environment=environment) as server:
                     asyncio.run(drive(server, calls, 4, 2.0))
                     outcome = asyncio.run(drive(server, calls, options.clients, options.seconds))
                 measured.append(outcome.tokens / outcome.duration)
+                efforts[batch].append(outcome.tokens / outcome.cpu_seconds)
                 print(f"round {round_number + 1}, --max-batch {batch}: {outcome.summary}", flush=True)
                 assert not outcome.wrong, outcome.wrong[0]
-        ratios = [batched / single for batched, single in zip(*rates.values(), strict=True)]
-        print(f"batched / one at a time: {', '.join(f'{ratio:.2f}x' for ratio in ratios)}; "
-              f"median {statistics.median(ratios):.2f}x")  # fmt: skip
+        for what, values in (("tokens/s", rates), ("tokens per CPU second", efforts)):
+            ratios = [batched / single for batched, single in zip(*values.values(), strict=True)]
+            listed = ", ".join(f"{ratio:.2f}x" for ratio in ratios)
+            print(f"batched / one at a time, {what}: {listed}; median {statistics.median(ratios):.2f}x")
 
 
 def stress(options: argparse.Namespace) -> None:
@@ -332,6 +346,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=384, help="width of the language model of `throughput`")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--threads", type=int, help="of the server in `throughput` [all cores]")
     parser.add_argument("--max-queue", type=int, default=64, help="of each model in `stress`")
     options = parser.parse_args()
     if options.what in ("throughput", "all"):

@@ -45,8 +45,8 @@ def probabilities(translator: Translator, source: list[int], target: list[int]) 
 def test_probabilities_of_copies_equal_those_of_the_equation(cls, options):
     translator = make(cls, **options)
     source = translator.tokenizer.source.encode([TEXTS[0]])[0]
-    (hypothesis,) = next(translator._decode(translator._encode({1: TEXTS[0]}), LIMIT, "", [0], None))[0][1]
-    (maps,) = translator.attention([(translator._encode({1: TEXTS[0]})[0], hypothesis)])
+    (hypothesis,) = next(translator._decode(translator.encode({1: TEXTS[0]}), LIMIT, "", [0], None))[0][1]
+    (maps,) = translator.attention([(translator.encode({1: TEXTS[0]})[0], hypothesis)])
     target = [translator.special_tokens.begin, *hypothesis.tokens]
     p = probabilities(translator, source, target)
     gate = translator.model.copying.gate

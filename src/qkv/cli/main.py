@@ -23,6 +23,7 @@ from qkv.cli.commands import (
     explain,
     generate,
     parse,
+    serve,
     train,
     transcribe,
     translate,
@@ -69,6 +70,7 @@ app.command(name="embed")(encoders.embed)
 app.command(name="view")(view.view)
 app.command(name="explain")(explain.explain)
 app.command(name="convert")(convert.convert)
+app.command(name="serve")(serve.serve)
 app.add_typer(data.app, name="data")
 app.add_typer(catalog.recipes, name="recipes")
 app.add_typer(catalog.models, name="models")

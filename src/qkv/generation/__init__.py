@@ -3,12 +3,12 @@
 from qkv.generation.back_pointers import Hypothesis
 from qkv.generation.beam import beam_search
 from qkv.generation.constraints import DecodingConstraints
-from qkv.generation.continuous_batching import Request, Tokens
 from qkv.generation.coverage import Coverage
 from qkv.generation.cpu.packed_weights import PackedWeights
 from qkv.generation.decode import GenerationConfig, generate
 from qkv.generation.engine import DType, Engine, EngineCache, SpeculativeConfig
 from qkv.generation.grammar import BracketGrammar, Grammar
+from qkv.generation.requests import Request, Tokens
 from qkv.generation.sampling import Sampling, sample, stream
 from qkv.generation.search import greedy_search
 from qkv.generation.speculative import PromptLookup

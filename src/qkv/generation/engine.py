@@ -7,6 +7,7 @@ that the kernels do not implement, are decoded by the simple searches (`generate
 """
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,16 +19,19 @@ from torch import nn
 
 from qkv.attention.layers import attention_layers
 from qkv.errors import InputError, Unsupported
-from qkv.generation.continuous_batching import Request, Result, Speculation, Tokens, decode_requests, stream_request
+from qkv.generation.beam_batching import BeamDecoder
+from qkv.generation.continuous_batching import Speculation, TokenDecoder, decode_requests, stream_request
 from qkv.generation.cpu.runner import cpu_factory
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.decoder_stack import WeightType
+from qkv.generation.requests import Request, Result, Tokens
 from qkv.generation.runner import Runner, RunnerFactory
 from qkv.generation.sampling import check_sampled_tokens
 from qkv.generation.speculative import AssistantModel, PromptLookup
 from qkv.runtime.memory import free_memory, trim_heap
 
 DType = Literal["auto", "float32", "bfloat16", "int8"]
+GREEDY = GenerationConfig()
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,21 @@ class Engine(ABC):
         """Yield the tokens of one request as they are generated."""
         self._check([request], config, speculative)
         return self._stream(request, tokens, config, speculative)
+
+    def open_batch(
+        self, tokens: Tokens, *, rows: int, capacity: int, source_capacity: int = 0, config: GenerationConfig = GREEDY
+    ) -> TokenDecoder | BeamDecoder:
+        """Return an empty batch that requests can join at any time: a server submits them and calls `advance`.
+
+        It has `rows` rows of up to `capacity` tokens, the prompt and the end token counted. With beam search, each
+        request takes `num_beams` of them, and a request without a sampling of its own has that of the config.
+        """
+        beams, _ = config.rows_per_request
+        sources = rows // beams if self.factory.has_source else 0
+        runner = tokens.constrain(self.factory.make(rows, capacity, sources, source_capacity))
+        if beams > 1:
+            return BeamDecoder(runner, deque(), tokens, config, longest=capacity)
+        return TokenDecoder(runner, deque(), tokens, config)
 
     @abstractmethod
     def _decode(

@@ -97,6 +97,7 @@ class RunnerFactory(ABC):
     has_source: bool  # whether the model is an encoder-decoder
     can_truncate: bool = True  # whether runners implement `truncate`
     max_rows: int  # sequences decoded at once by default, beams counted
+    batch_invariant: bool = False  # whether the logits of a row are the same, bit for bit, in any batch
 
     @abstractmethod
     def make(self, rows: int, capacity: int, sources: int, source_capacity: int) -> Runner:

@@ -14,17 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from qkv.generation.back_pointers import Hypothesis
-from qkv.generation.continuous_batching import (
-    ActiveGroup,
-    ActiveRow,
-    BeamDecoder,
-    Beams,
-    Request,
-    TokenDecoder,
-    Tokens,
-    require_end,
-)
+from qkv.generation.beam_batching import ActiveGroup, BeamDecoder, Beams
+from qkv.generation.continuous_batching import ActiveRow, TokenDecoder
 from qkv.generation.decode import GenerationConfig
+from qkv.generation.requests import Request, Tokens, require_end
 from qkv.generation.runner import Runner
 from qkv.types import Float, Int, Tensor
 
@@ -217,8 +210,8 @@ class StaticTokenDecoder(TokenDecoder):
     def __init__(
         self, steps: TokenSteps, queue: deque[tuple[int, Request]], tokens: Tokens, config: GenerationConfig
     ) -> None:
-        super().__init__(steps.runner, queue, tokens, config)
-        self._steps, self._slots = steps, steps.slots
+        super().__init__(steps.runner, queue, tokens, config, slots=steps.slots)
+        self._steps = steps
         self._left = dict[int, int]()  # steps that each row can still take
         self._at_once = STEPS_AT_ONCE if tokens.end is not None else MOST_STEPS_AT_ONCE
         self._streams = False
@@ -228,7 +221,7 @@ class StaticTokenDecoder(TokenDecoder):
         return super().stream()
 
     def _admit(self, free: deque[int]) -> list[ActiveRow]:
-        if is_too_early(len(free), self._slots):
+        if is_too_early(len(free), self._steps.slots):
             return []
         admitted = super()._admit(free)
         if admitted:

@@ -132,6 +132,7 @@ class Bert(TextEncoder):
 
     config_class = BertConfig
     presets: ClassVar = PRESETS
+    batch_invariant = True
     description = "BERT (Devlin et al. 2019): a bidirectional Transformer encoder"
 
     def __init__(self, config: BertConfig) -> None:

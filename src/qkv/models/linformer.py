@@ -114,6 +114,7 @@ class Linformer(TextEncoder):
 
     config_class = LinformerConfig
     presets: ClassVar = PRESETS
+    batch_invariant = True
     description = "Linformer (Wang et al. 2020): a text encoder with attention of linear complexity"
 
     def __init__(self, config: LinformerConfig) -> None:

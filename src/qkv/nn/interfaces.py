@@ -248,6 +248,7 @@ class TextEncoder(Model, ABC):
     """
 
     kind_description: ClassVar[str] = "a text encoder (for qkv classify, tag, answer, fill, embed)"
+    batch_invariant: ClassVar[bool] = False  # whether rows of one width give the same result, bit for bit, in any batch
 
     @abstractmethod
     def forward(

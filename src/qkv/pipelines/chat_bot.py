@@ -186,7 +186,7 @@ class LMResponder(Generator):
     ) -> Iterator[tuple[int, Answer]]:
         """Yield (index, answer) for each history."""
         assert config.max_new_tokens is not None
-        contexts = self._encode(histories, config.max_new_tokens)
+        contexts = self.encode(histories, config.max_new_tokens)
         for index, (best,) in self._decode(contexts, config, None, row_ids):
             maps = partial(self._attention_of, contexts[index], best)
             text = self.tokenizer.target.decode(best.tokens)

@@ -9,9 +9,9 @@ import torch
 
 from qkv.datasets.batching import BatchSize
 from qkv.nn.interfaces import TextEncoder
-from qkv.pipelines.inputs.text_inputs import IGNORE, AnyExampleEncoder, Example, inference_batch_size, iter_batches
+from qkv.pipelines.inputs.text_inputs import IGNORE, AnyExampleEncoder, Example, inference_batch_size, inference_batches
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
-from qkv.types import Float, Tensor
+from qkv.types import Float, Int, Tensor
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,20 @@ def label_log_probabilities(
     encoder = encoder.fresh_copy()
     examples, _ = encode_texts(encoder, texts, model.config.max_length)
     log_p = torch.zeros(len(texts), model.config.labels)
-    for rows, batch in iter_batches(examples, encoder.max_batch(batch_size), encoder.pad):
+    for rows, batch in inference_batches(examples, encoder.max_batch(batch_size), encoder, model.config.max_length):
         batch = batch.to(model.device)
-        log_p[rows] = model.predict(encoder.lookup(batch.token_ids), batch.lengths).float().log_softmax(dim=-1).cpu()
+        logits = _predict(model, encoder.lookup(batch.token_ids), batch.lengths)
+        log_p[rows] = logits.float().log_softmax(dim=-1).cpu()
     return log_p
+
+
+def _predict(
+    model: TextEncoder, tokens: Int[Tensor, "batch length *characters"], lengths: Int[Tensor, "batch"]
+) -> Float[Tensor, "batch labels"]:
+    """Return the logits of a padded batch, as they are for each text alone if the model can do that."""
+    logits: Tensor
+    if not model.batch_invariant or tokens.device.type != "cpu":
+        logits = model.predict(tokens, lengths)
+    else:  # the head has one row per text, and PyTorch rounds products of a few rows differently for each number
+        logits = torch.cat([model.logits(text) for text in model(tokens, lengths=lengths).split(1)])
+    return logits

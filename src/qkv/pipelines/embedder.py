@@ -10,7 +10,7 @@ from qkv.errors import InputError
 from qkv.models.bert import Bert
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts
-from qkv.pipelines.inputs.text_inputs import inference_batch_size, iter_batches
+from qkv.pipelines.inputs.text_inputs import inference_batch_size, inference_batches
 from qkv.pipelines.pipeline import TextPipeline, require_text
 from qkv.registry import nearest
 from qkv.types import Float, Int, Tensor
@@ -47,7 +47,7 @@ class Embedder(TextPipeline):
         vectors = torch.zeros(len(texts), self.dim)
         max_batch = encoder.max_batch(inference_batch_size(batch_size))
         with torch.no_grad():  # not inference_mode, so that the vectors can be used in training
-            for rows, batch in iter_batches(examples, max_batch, encoder.pad):
+            for rows, batch in inference_batches(examples, max_batch, encoder, self.model.config.max_length):
                 batch = batch.to(self.model.device)
                 hidden = self.model(encoder.lookup(batch.token_ids), lengths=batch.lengths)
                 vectors[rows] = POOLINGS[pooling](self.model, hidden, batch.lengths).float().cpu()
@@ -77,5 +77,5 @@ def _mean(
 POOLINGS: dict[str, Callable[..., Float[Tensor, "batch dim"]]] = {
     "mean": _mean,
     "cls": lambda model, hidden, lengths: hidden[:, 0],
-    "pooler": lambda model, hidden, lengths: model.pooled(hidden),
+    "pooler": lambda model, hidden, lengths: torch.cat([model.pooled(text) for text in hidden.split(1)]),
 }

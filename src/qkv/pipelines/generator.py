@@ -27,9 +27,8 @@ from qkv.generation import (
 from qkv.nn.interfaces import LanguageModel
 from qkv.pipelines.inputs.text_inputs import inference_batch_size
 from qkv.pipelines.pipeline import DecoderPipeline, one_or_many
+from qkv.pipelines.text_stream import TextStream
 from qkv.tokenizers import Encoding, Tokenizer
-
-INCOMPLETE = "\ufffd"  # decoded from a part of the bytes of a character
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class Generator(DecoderPipeline):
         assert config.max_new_tokens is not None
         row_ids = range(len(prompts)) if row_ids is None else row_ids
         require(len(row_ids) == len(prompts), f"{len(prompts)} prompt(s) but {len(row_ids)} row_ids: pass one each")
-        contexts = self._encode(prompts, config.max_new_tokens)
+        contexts = self.encode(prompts, config.max_new_tokens)
         for index, hypotheses in self._decode(contexts, config, batch_size, row_ids):
             yield index, [self._result(prompts[index], contexts[index], hypothesis) for hypothesis in hypotheses]
 
@@ -152,27 +151,27 @@ class Generator(DecoderPipeline):
         """Yield the continuation of a prompt piece by piece, as it is generated."""
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         config = GenerationConfig(max_new_tokens=max_new_tokens, sampling=sampling)
-        (context,) = self._encode([prompt], max_new_tokens)
-        ids, text = [*context.ids], self.tokenizer.decode(context.ids)
+        (context,) = self.encode([prompt], max_new_tokens)
+        text = TextStream(self.tokenizer, context.ids)
         for token in self._stream_tokens(context, config):
-            ids.append(token)
-            decoded = self.tokenizer.decode(ids)
-            if not decoded.endswith(INCOMPLETE):
-                yield decoded.removeprefix(text)
-                text = decoded
-        if rest := self.tokenizer.decode(ids).removeprefix(text):
+            if (piece := text.append(token)) is not None:
+                yield piece
+        if rest := text.rest():
             yield rest
 
     def _result(self, prompt: str, context: Encoding, hypothesis: Hypothesis) -> GeneratedText:
-        # Decoded with the prompt: the text of a subword, e.g. its leading space, can depend on its context.
-        text = self.tokenizer.decode([*context.ids, *hypothesis.tokens])
         return GeneratedText(
             prompt,
-            text.removeprefix(self.tokenizer.decode(context.ids)),
+            self.continuation(context.ids, hypothesis.tokens),
             hypothesis.score,
             self.tokenizer.unknown_pieces(context),
             len(hypothesis.tokens),
         )
+
+    def continuation(self, prompt: Sequence[int], new_tokens: Sequence[int]) -> str:
+        """Return the text of new tokens after a prompt."""
+        # Decoded with the prompt: the text of a subword, e.g. its leading space, can depend on its context.
+        return self.tokenizer.decode([*prompt, *new_tokens]).removeprefix(self.tokenizer.decode(prompt))
 
     def _decode(
         self, contexts: Sequence[Encoding], config: GenerationConfig, batch_size: int | None, row_ids: Sequence[int]
@@ -182,7 +181,7 @@ class Generator(DecoderPipeline):
         if self.engine is not None:
             requests = [self._request(*row, config) for row in zip(contexts, row_ids, strict=True)]
             yield from self.engine.decode(
-                requests, self._tokens, config, batch_size=batch_size, speculative=self._speculative
+                requests, self.decoding_tokens, config, batch_size=batch_size, speculative=self._speculative
             )
             return
         for rows in self._batches(contexts, config, size):
@@ -196,7 +195,7 @@ class Generator(DecoderPipeline):
     def _stream_tokens(self, context: Encoding, config: GenerationConfig) -> Iterator[int]:
         if self.engine is not None:
             return self.engine.stream(
-                self._request(context, 0, config), self._tokens, config, speculative=self._speculative
+                self._request(context, 0, config), self.decoding_tokens, config, speculative=self._speculative
             )
         assert config.sampling is not None
         return stream(self.model, self._state([context]), self._constraints([context], config), config.sampling)
@@ -206,7 +205,8 @@ class Generator(DecoderPipeline):
         return Request(context.ids, config.max_new_tokens, row_id=row_id)
 
     @property
-    def _tokens(self) -> Tokens:
+    def decoding_tokens(self) -> Tokens:
+        """The end token, and those that are never generated."""
         return Tokens(self.end, self.suppressed, len(self.tokenizer))
 
     def _batches(
@@ -243,14 +243,14 @@ class Generator(DecoderPipeline):
 
     def check(self, prompts: Sequence[str], max_new_tokens: int = 100, first: int = 1) -> None:
         """Raise for the first prompt that is empty or too long. Prompts are numbered from `first`."""
-        self._encode(prompts, max_new_tokens, first)
+        self.encode(prompts, max_new_tokens, first)
 
     def unknown_tokens(self, prompt: str) -> tuple[str, ...]:
         """Return the characters or words of a prompt that are not in the vocabulary."""
         (context,) = self.tokenizer.encode_with_offsets([prompt], add_special_tokens=True)
         return self.tokenizer.unknown_pieces(context)
 
-    def _encode(self, prompts: Sequence[str], max_new_tokens: int, first: int = 1) -> list[Encoding]:
+    def encode(self, prompts: Sequence[str], max_new_tokens: int, first: int = 1) -> list[Encoding]:
         """Tokenize prompts, or raise an error that names the first one that is empty or too long."""
         contexts = self.tokenizer.encode_with_offsets(prompts, add_special_tokens=True)
         limit = self.model.max_length

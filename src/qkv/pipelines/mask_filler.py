@@ -11,7 +11,7 @@ import torch
 from qkv.config import require
 from qkv.errors import InputError
 from qkv.models.bert import MLM_HEADS, Bert
-from qkv.pipelines.inputs.text_inputs import IGNORE, Example, inference_batch_size, iter_batches
+from qkv.pipelines.inputs.text_inputs import IGNORE, Example, inference_batch_size, inference_batches
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
 from qkv.tokenizers.wordpiece import CONTINUATION
 
@@ -61,16 +61,17 @@ class MaskFiller(TextPipeline):
         require_text(texts)
         examples = [self._example(number, text) for number, text in enumerate(texts, start=1)]
         results: dict[int, FilledText] = {}
-        for rows, batch in iter_batches(examples, inference_batch_size(batch_size), self.encoder.pad):
+        size, max_length = inference_batch_size(batch_size), self.model.config.max_length
+        for rows, batch in inference_batches(examples, size, self.encoder, max_length):
             batch = batch.to(self.model.device)
             hidden = self.model(batch.token_ids, lengths=batch.lengths)
-            masked = hidden[batch.token_ids == self.mask]
-            # The model may have more outputs than the tokenizer has tokens; the rest are never predicted.
-            probabilities = self.model.mlm_logits(masked).float().softmax(dim=-1)[:, : len(self.tokenizer)]
-            best = probabilities.topk(min(top_k, len(self.tokenizer)), dim=-1)
-            predictions = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-            for row in rows:
-                results[row] = self._filled(texts[row], [next(predictions) for _ in self._masks.findall(texts[row])])
+            masked = hidden[batch.token_ids == self.mask].split((batch.token_ids == self.mask).sum(dim=1).tolist())
+            for row, states in zip(rows, masked, strict=True):  # the masks of one text, whatever the others are
+                # The model may have more outputs than the tokenizer has tokens; the rest are never predicted.
+                probabilities = self.model.mlm_logits(states).float().softmax(dim=-1)[:, : len(self.tokenizer)]
+                best = probabilities.topk(min(top_k, len(self.tokenizer)), dim=-1)
+                predictions = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                results[row] = self._filled(texts[row], [*predictions])
         return [results[row] for row in range(len(texts))]
 
     def check(self, texts: Sequence[str]) -> None:

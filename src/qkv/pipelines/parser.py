@@ -105,9 +105,9 @@ class Parser(Translator):
 
     def check(self, texts: Sequence[str | Tagged], first: int = 1, target: str | None = None) -> None:
         """Raise for the first sentence that cannot be parsed; blank texts pass. Texts are numbered from `first`."""
-        self._encode({number: text for number, text in enumerate(texts, start=first) if "".join(_words(text)).strip()})
+        self.encode({number: text for number, text in enumerate(texts, start=first) if "".join(_words(text)).strip()})
 
-    def _encode(self, inputs: Mapping[int, str | Tagged], target: str | None = None) -> list[Source]:
+    def encode(self, inputs: Mapping[int, str | Tagged], target: str | None = None) -> list[Source]:
         sentences = {number: _words(sentence) for number, sentence in inputs.items()}
         for number, words in sentences.items():
             if not words or not all(word.strip() for word in words):
@@ -132,7 +132,7 @@ class Parser(Translator):
         batch = collate(encoded, begin=self.special_tokens.begin, end=self.special_tokens.end)
         return with_trees(batch, encoded).to(self.model.device)
 
-    def _answer(self, source: Source, hypothesis: Hypothesis, maps: AttentionMaps | None) -> Parse:
+    def answer(self, source: Source, hypothesis: Hypothesis, maps: AttentionMaps | None = None) -> Parse:
         symbols = tuple(map(self.tokenizer.target.id_to_token, hypothesis.tokens))
         tree = Tree.from_symbols(symbols, source.words, self.name)
         return Parse(

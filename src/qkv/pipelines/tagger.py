@@ -18,7 +18,7 @@ from qkv.pipelines.inputs.text_inputs import (
     Example,
     TextBatch,
     inference_batch_size,
-    iter_batches,
+    inference_batches,
 )
 from qkv.pipelines.inputs.tree_inputs import DependencyTree, reads_trees, require_heads
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
@@ -183,7 +183,7 @@ def predict_tags(
     names, encoder = model.labels, encoder.fresh_copy()
     encoded = encode_sentences(encoder, sentences, {}, model.config.max_length, trees=reads_trees(model.config))
     tags = [[""] * len(sentence.words) for sentence in sentences]
-    for rows, batch in iter_batches(encoded.examples, batch_size, encoder.pad):
+    for rows, batch in inference_batches(encoded.examples, batch_size, encoder, model.config.max_length):
         batch = batch.to(model.device)
         best = label_logits(model, encoder, batch).argmax(dim=-1).tolist()
         for row, labels in zip(rows, best, strict=True):

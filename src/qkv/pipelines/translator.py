@@ -134,16 +134,16 @@ class Translator(DecoderPipeline):
         """
         row_ids = range(len(texts)) if row_ids is None else row_ids
         require(len(row_ids) == len(texts), f"{len(texts)} text(s) but {len(row_ids)} row_ids: pass one per text")
-        sources = self._encode(dict(enumerate(texts, start=1)), target)
+        sources = self.encode(dict(enumerate(texts, start=1)), target)
         for results in self._decode(sources, config, prefix, row_ids, batch_size):
             pairs = [(sources[index], best) for index, hypotheses in results for best in hypotheses]
             maps = iter(self.attention(pairs) if attention else [None] * len(pairs))
             for index, hypotheses in results:
-                yield index, [self._answer(sources[index], best, next(maps)) for best in hypotheses]
+                yield index, [self.answer(sources[index], best, next(maps)) for best in hypotheses]
 
     def decode_one(self, text: str | Tagged) -> tuple[Source, Hypothesis]:
         """Return the tokens of a text and those of its translation by greedy search."""
-        sources = self._encode({1: text})
+        sources = self.encode({1: text})
         ((_, (best,)),) = next(self._decode(sources, GREEDY, "", [0], None))
         return sources[0], best
 
@@ -158,19 +158,9 @@ class Translator(DecoderPipeline):
         """Yield (index, hypotheses) of the sources, some at a time."""
         max_tokens = MAX_BATCH_TOKENS // max(config.num_beams, config.num_return_sequences)
         size = inference_batch_size(batch_size, max_tokens)
-        constraints = self._constraints(sources, config, prefix) if sources else None
-        if self.engine is not None and not config.coverage_penalty and constraints is not None:
-            requests = [
-                Request(
-                    [self.special_tokens.begin], limit, config.min_new_tokens, tokens, source.encoding.ids, row_id,
-                    self.grammar_input(source, limit),
-                )
-                for source, limit, tokens, row_id in zip(
-                    sources, constraints.per_row("max_new_tokens"), constraints.prefix_tokens, row_ids, strict=True
-                )
-            ]  # fmt: skip
-            tokens = Tokens(self.special_tokens.end, self.special_tokens.suppressed, grammar=self.grammar)
-            results = self.engine.decode(requests, tokens, config, batch_size=batch_size)
+        if self.engine is not None and not config.coverage_penalty and sources:
+            requests = self.requests(sources, config, prefix, row_ids)
+            results = self.engine.decode(requests, self.decoding_tokens, config, batch_size=batch_size)
             while some := list(islice(results, RESULTS_AT_ONCE)):
                 yield some
             return
@@ -179,7 +169,27 @@ class Translator(DecoderPipeline):
             hypotheses = self._generate(batch, config, prefix, [row_ids[row] for row in rows])
             yield list(zip(rows, hypotheses, strict=True))
 
-    def _answer(self, source: Source, hypothesis: Hypothesis, maps: AttentionMaps | None) -> Answer:
+    def requests(
+        self, sources: Sequence[Source], config: GenerationConfig, prefix: str, row_ids: Sequence[int]
+    ) -> list[Request]:
+        """Return the requests to the engine for tokenized texts."""
+        constraints = self._constraints(sources, config, prefix)
+        limits, prefixes = constraints.per_row("max_new_tokens"), constraints.prefix_tokens
+        return [
+            Request(
+                [self.special_tokens.begin], limit, config.min_new_tokens, tokens, source.encoding.ids, row_id,
+                self.grammar_input(source, limit),
+            )
+            for source, limit, tokens, row_id in zip(sources, limits, prefixes, row_ids, strict=True)
+        ]  # fmt: skip
+
+    @property
+    def decoding_tokens(self) -> Tokens:
+        """The end token, those that are never generated, and the grammar."""
+        return Tokens(self.special_tokens.end, self.special_tokens.suppressed, grammar=self.grammar)
+
+    def answer(self, source: Source, hypothesis: Hypothesis, maps: AttentionMaps | None = None) -> Answer:
+        """Return a hypothesis as an answer; its attention is computed on first access unless `maps` are given."""
         return Answer(
             source.text,
             self.tokenizer.target.decode(hypothesis.tokens),
@@ -320,7 +330,7 @@ class Translator(DecoderPipeline):
 
     def check(self, texts: Sequence[str | Tagged], first: int = 1, target: str | None = None) -> None:
         """Raise for the first text that cannot be translated; blank texts pass. Texts are numbered from `first`."""
-        self._encode({number: text for number, text in enumerate(texts, start=first) if text_of(text).strip()}, target)
+        self.encode({number: text for number, text in enumerate(texts, start=first) if text_of(text).strip()}, target)
 
     def _with_language(self, text: str, target: str | None, number: int) -> str:
         """Return a text with the token of the target language, or raise if it is missing, unknown or there already."""
@@ -337,7 +347,7 @@ class Translator(DecoderPipeline):
             )
         return text if target is None else f"{language_token(target)} {text}"
 
-    def _encode(self, inputs: Mapping[int, str | Tagged], target: str | None = None) -> list[Source]:
+    def encode(self, inputs: Mapping[int, str | Tagged], target: str | None = None) -> list[Source]:
         """Tokenize inputs by number, or raise an error that names the first invalid one."""
         texts = {number: text_of(sentence) for number, sentence in inputs.items()}
         for number, text in texts.items():

@@ -162,6 +162,7 @@ class CPURunnerFactory(RunnerFactory):
     """Packs the weights of a Transformer stack for the CPU kernels."""
 
     max_rows = 128
+    batch_invariant = True  # the kernels compute each row in the same order
 
     def __init__(self, model: nn.Module, dtype: WeightType) -> None:
         self._decoder = PackedStack(decoder_stack(model), dtype)

@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeVar, cast
 
-from qkv.generation.continuous_batching import BeamDecoder, Request, Result, TokenDecoder, Tokens
+from qkv.generation.beam_batching import BeamDecoder
+from qkv.generation.continuous_batching import TokenDecoder
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.engine import Engine, SpeculativeConfig
 from qkv.generation.gpu.gpu_stack import record_graph
 from qkv.generation.gpu.runner import GreedySteps
 from qkv.generation.gpu.speculative_steps import SpeculativeSteps, StaticAssistant, StaticDraft, StaticLookup
+from qkv.generation.requests import Request, Result, Tokens
 from qkv.generation.runner import GuessRunner, RunnerFactory
 from qkv.generation.speculative import PromptLookup
 from qkv.generation.static_steps import BeamSteps, StaticBeamDecoder, StaticSteps, StaticTokenDecoder, TokenSteps

@@ -7,12 +7,12 @@ import triton
 from torch import nn
 
 from qkv.errors import Unsupported
-from qkv.generation.continuous_batching import Tokens
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.decoder_stack import WeightType, decoder_stack, encoder_stack
 from qkv.generation.gpu import kernels
 from qkv.generation.gpu.gpu_stack import GPUStack, launch_options
 from qkv.generation.gpu.weights import GPUWeights
+from qkv.generation.requests import Tokens
 from qkv.generation.runner import GuessRunner, Runner, RunnerFactory
 from qkv.generation.state_runner import StateRunner, StateRunnerFactory, runs_own_steps
 from qkv.generation.static_steps import NOT_END, TokenSteps

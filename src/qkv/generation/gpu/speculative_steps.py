@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from qkv.generation.continuous_batching import Request, Tokens
 from qkv.generation.decode import GenerationConfig
+from qkv.generation.requests import Request, Tokens
 from qkv.generation.runner import GuessRunner
 from qkv.generation.static_steps import TokenSteps
 from qkv.types import Int, Tensor

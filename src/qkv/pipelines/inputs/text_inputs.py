@@ -25,6 +25,7 @@ from qkv.types import Int, Tensor
 T = TypeVar("T")
 IGNORE = -1  # target of tokens that do not count in the loss
 PAD = 0  # word id of the padding of a sentence
+WIDTH = 8  # widths of batches in inference are multiples of this
 MAX_BATCH_SIZE = 2**30
 MAX_BATCH_TOKENS = 8192  # per batch, including padding, if no batch size is given
 
@@ -278,6 +279,34 @@ def iter_batches(examples: Sequence[Example], batch_size: BatchSize, pad: int) -
     """Yield all examples in batches of similar length, each with the indices of its examples."""
     for rows in batch_by_length([len(example.ids) for example in examples], batch_size):
         yield rows, collate([examples[row] for row in rows], pad)
+
+
+def inference_batches(
+    examples: Sequence[Example], batch_size: BatchSize, encoder: AnyExampleEncoder, max_length: int
+) -> Iterator[tuple[list[int], TextBatch]]:
+    """Yield all examples in batches, each with the indices of its examples.
+
+    The tokens of a batch have one width, which depends on their own number only: it is rounded up to a multiple of 8,
+    at most `max_length`. PyTorch's products on CPUs then round each row of a Transformer in the same way, so that a
+    result does not depend on the other examples of its batch. Words and sentences are batched by similar length.
+    """
+    if not isinstance(encoder, ExampleEncoder):
+        yield from iter_batches(examples, batch_size, encoder.pad)
+        return
+    for width, rows in batches_of_one_width([len(example.ids) for example in examples], batch_size, max_length):
+        yield rows, collate([examples[row] for row in rows], encoder.pad, width=width)
+
+
+def batches_of_one_width(
+    lengths: Sequence[int], batch_size: BatchSize, max_length: int
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield (width, indices of examples) of batches; see `inference_batches`."""
+    by_width: dict[int, list[int]] = {}
+    for index, length in enumerate(lengths):
+        by_width.setdefault(max(length, min(round_up(length, WIDTH), max_length)), []).append(index)
+    for width, indices in sorted(by_width.items()):
+        for rows in batch_by_length([width] * len(indices), batch_size):
+            yield width, [indices[row] for row in rows]
 
 
 def inference_batch_size(batch_size: int | None, max_tokens: int = MAX_BATCH_TOKENS) -> BatchSize:

@@ -15,11 +15,11 @@ import torch
 from torch.nn import functional as F
 
 from qkv.config import require
-from qkv.datasets.batching import BatchSize, batch_by_length
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.examples.squad import Passage, Question
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.models.bert import Bert
-from qkv.pipelines.inputs.text_inputs import IGNORE, ExampleEncoder
+from qkv.pipelines.inputs.text_inputs import IGNORE, ExampleEncoder, batches_of_one_width
 from qkv.tokenizers import Tokenizer
 from qkv.types import Bool, Float, Int, Tensor
 
@@ -187,8 +187,9 @@ def predict_spans(
 ) -> list[SpanPredictions]:
     """The best spans for each question over all of its windows, in batches."""
     by_question: dict[int, list[tuple[QuestionWindow, Tensor]]] = {}
-    for rows in batch_by_length([len(window.ids) for window in windows], batch_size):
-        batch = collate([windows[row] for row in rows], pad).to(model.device)
+    lengths = [len(window.ids) for window in windows]
+    for width, rows in batches_of_one_width(lengths, batch_size, model.config.max_length):
+        batch = collate([windows[row] for row in rows], pad, width=width).to(model.device)
         for row, log_p in zip(rows, log_probabilities(model, batch).cpu(), strict=True):
             by_question.setdefault(windows[row].question, []).append((windows[row], log_p))
     return [_merge_windows(by_question[question], top_k, max_answer_tokens) for question in sorted(by_question)]

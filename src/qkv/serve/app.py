@@ -1,0 +1,114 @@
+"""The ASGI application."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any
+
+import anyio.to_thread
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
+
+from qkv import __version__
+from qkv.serve import openai_routes, task_routes
+from qkv.serve.api_page import POLICY, api_page
+from qkv.serve.errors import RESPONSES, RequestError, add_handlers
+from qkv.serve.explorer import explorer_page
+from qkv.serve.loaded import ModelPool
+from qkv.serve.metrics import Metrics
+from qkv.serve.middleware import LimitBody, Measure, RequireKey
+from qkv.serve.served import Served, ServedModels
+from qkv.serve.settings import ServeSettings
+
+DESCRIPTION = """Translation, generation, classification and attention with models of qkv.
+
+Requests share batches, but every answer is the one that the request would get alone."""
+DEFAULTS = ServeSettings()
+status_router = APIRouter(tags=["Status"])
+
+
+def create_app(
+    models: Sequence[str] | ModelPool, settings: ServeSettings = DEFAULTS, metrics: Metrics | None = None
+) -> FastAPI:
+    """Return the application for models, which are loaded when it starts unless they are loaded already."""
+    metrics = metrics or Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        pool = models if isinstance(models, ModelPool) else ModelPool(models, settings, metrics)
+        app.state.served = Served(pool, settings, metrics)
+        yield
+        app.state.served = None
+        await anyio.to_thread.run_sync(pool.close)
+
+    app = FastAPI(
+        title="qkv", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None, docs_url=None,
+        responses={} if not settings.api_keys else {401: RESPONSES[401]},
+    )  # fmt: skip
+    app.state.served = None
+    for router in (status_router, openai_routes.router, task_routes.router):
+        app.include_router(router)
+    add_handlers(app)
+    app.add_middleware(LimitBody, max_bytes=settings.max_body_bytes)
+    if settings.api_keys:
+        app.add_middleware(RequireKey, keys=settings.api_keys)
+        _describe_keys(app)
+    app.add_middleware(Measure, metrics=metrics, endpoints=_paths_of(app))
+    return app
+
+
+def _paths_of(app: FastAPI) -> Callable[[], frozenset[str]]:
+    """Return a function that returns the paths of all endpoints."""
+
+    @cache
+    def paths() -> frozenset[str]:
+        return frozenset((*app.openapi()["paths"], "/docs", "/openapi.json"))
+
+    return paths
+
+
+def _describe_keys(app: FastAPI) -> None:
+    """Add the API key to the OpenAPI page."""
+    original = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = original()
+        schema.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{"key": []}]
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+@status_router.get("/", response_class=HTMLResponse, summary="The explorer")
+async def explorer(served: ServedModels) -> HTMLResponse:
+    """Return the page that shows the attention of typed inputs."""
+    names = [model.name for model in served.pool.models.values() if "/attention" in model.pipelines]
+    return HTMLResponse(explorer_page(names))
+
+
+@status_router.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+async def docs(request: Request) -> HTMLResponse:
+    """Return the OpenAPI description as a page."""
+    return HTMLResponse(api_page(request.app.openapi()), headers={"Content-Security-Policy": POLICY})
+
+
+@status_router.get("/health", summary="Whether the process runs")
+async def health() -> dict[str, str]:
+    """Return status 200 as long as the process answers."""
+    return {"status": "ok", "version": __version__}
+
+
+@status_router.get("/ready", summary="Whether requests are accepted", responses={503: RESPONSES[503]})
+async def ready(request: Request) -> dict[str, str]:
+    """Return status 200 if all models are loaded, else 503."""
+    served: Served | None = request.app.state.served
+    if served is None or not served.pool.ready:
+        raise RequestError(503, "the models are being loaded, or the server is stopping", code="not_ready")
+    return {"status": "ready"}
+
+
+@status_router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
+async def metrics(served: ServedModels) -> Response:
+    """Return counters in the text format of Prometheus."""
+    return Response(served.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,122 @@
+"""Errors of requests, in the format of the OpenAI API."""
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from qkv.errors import InputError, QkvError
+from qkv.runtime.text import printable
+
+RETRY_SECONDS = 1  # in the header Retry-After
+MAX_MESSAGE = 1000
+log = logging.getLogger("qkv.serve")
+
+
+class RequestError(Exception):
+    """A request that is refused; the client sees the message."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+
+class ErrorDetail(BaseModel):
+    """What is wrong with a request."""
+
+    message: str
+    type: str = Field(description="invalid_request_error, authentication_error, rate_limit_error or server_error")
+    param: str | None = Field(default=None, description="The field of the request, if it is one.")
+    code: str | None = None
+
+
+class ErrorResponse(BaseModel):
+    """The body of every answer with a status of 400 or more."""
+
+    error: ErrorDetail
+
+
+DESCRIPTIONS = {
+    400: "The model cannot process the input.",
+    401: "Missing or unknown API key.",
+    404: "No model of this name is loaded.",
+    413: "The body is too large.",
+    422: "The body does not have the format of the endpoint.",
+    429: "Too many requests are waiting: try again after the seconds in Retry-After.",
+    503: "The request took too long, or the server is stopping: try again after the seconds in Retry-After.",
+}
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse, "description": text} for status, text in DESCRIPTIONS.items()
+}
+
+
+def overloaded(model: str, limit: int) -> RequestError:
+    """Return the error for a full queue."""
+    return RequestError(
+        429, f"the queue of {model!r} is full ({limit:,} sequences): try again later", code="queue_full"
+    )
+
+
+def timed_out(seconds: float) -> RequestError:
+    """Return the error for a request that took too long."""
+    return RequestError(503, f"the request was not finished within {seconds:g} s: try again later", code="timeout")
+
+
+def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """Return the JSON value of an error."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, kind)
+    text = printable(message, MAX_MESSAGE)
+    return {"error": {"message": text, "type": kind, "param": param, "code": code}}
+
+
+def error_headers(status: int) -> dict[str, str]:
+    """Return the headers of an error: when to try again, or how to authenticate."""
+    if status in (429, 503):
+        return {"Retry-After": str(RETRY_SECONDS)}
+    return {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+
+
+def error_response(status: int, message: str, param: str | None = None, code: str | None = None) -> JSONResponse:
+    """Return the answer to a request that failed."""
+    return JSONResponse(error_body(status, message, param, code), status, error_headers(status))
+
+
+def describe(error: BaseException) -> tuple[int, str, str | None, str | None]:
+    """Return the status, message, parameter and code of an exception; unexpected ones are logged, not shown."""
+    if isinstance(error, RequestError):
+        return error.status, str(error), error.param, error.code
+    if isinstance(error, InputError):
+        return 400, str(error), None, None
+    log.error("request failed", exc_info=error)
+    status = 503 if isinstance(error, QkvError | MemoryError) else 500
+    return status, "internal error: see the log of the server", None, None
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Answer all errors in one format."""
+
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        return error_response(*describe(error))
+
+    async def http_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        response = error_response(error.status_code, str(error.detail))
+        response.headers.update(error.headers or {})
+        return response
+
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        param = ".".join(str(part) for part in first["loc"][1:])
+        message = f"{param}: {first['msg']}" if param else str(first["msg"])
+        return error_response(422, message, param or None)
+
+    for kind in (RequestError, QkvError, Exception):
+        app.add_exception_handler(kind, failed)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(RequestValidationError, invalid)

@@ -1,0 +1,198 @@
+"""Limits: keys, sizes, full queues, time limits, metrics, and the order of the end."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fastapi.testclient import TestClient
+
+from qkv.errors import InputError
+from qkv.serve import create_app
+from qkv.serve.loaded import ModelPool
+from qkv.serve.metrics import Metrics
+from qkv.serve.settings import ServeSettings, read_api_keys
+from qkv.serve.worker import TextsJob
+
+KEY = "sk-0123456789abcdef"
+
+
+def app_of(folders, *names, **settings):
+    settings = ServeSettings(device="cpu", **settings)
+    app = create_app([str(folders[name]) for name in names], settings)
+    return TestClient(app, raise_server_exceptions=False)
+
+
+def test_requests_need_a_key(folders):
+    with app_of(folders, "gpt", api_keys=("sk-another-key-of-length", KEY)) as client:
+        body = {"model": "gpt", "prompt": "to", "max_tokens": 2}
+        for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Basic {KEY}"}, {"X-API-Key": KEY[:-1]}):
+            sent = client.post("/v1/completions", json=body, headers=headers)
+            for response in (sent, *(client.get(path, headers=headers) for path in ("/v1/models", "/metrics"))):
+                assert response.status_code == 401
+                assert response.json()["error"]["type"] == "authentication_error"
+        for headers in ({"Authorization": f"Bearer {KEY}"}, {"X-API-Key": KEY}):
+            assert client.post("/v1/completions", json=body, headers=headers).status_code == 200
+        for path in ("/health", "/ready", "/docs", "/openapi.json", "/"):
+            assert client.get(path).status_code == 200
+        assert client.get("/openapi.json").json()["security"] == [{"key": []}]
+
+
+def test_keys_come_from_a_file_or_the_environment(tmp_path, monkeypatch):
+    monkeypatch.delenv("QKV_API_KEYS", raising=False)
+    assert read_api_keys(None) == ()
+    monkeypatch.setenv("QKV_API_KEYS", f"{KEY}, {KEY}2")
+    assert read_api_keys(None) == (KEY, f"{KEY}2")
+    path = tmp_path / "keys"
+    path.write_text(f"# a comment\n\n{KEY}3\n")
+    assert read_api_keys(path) == (f"{KEY}3",)
+    for text in ("", "short\n", "a key with spaces in it\n"):
+        path.write_text(text)
+        with pytest.raises(InputError, match="key"):
+            read_api_keys(path)
+    assert KEY not in repr(ServeSettings(api_keys=(KEY,)))
+
+
+def test_large_bodies_are_refused_whether_their_size_is_declared_or_not(folders):
+    with app_of(folders, "gpt", max_body_bytes=1000) as client:
+        body = json.dumps({"model": "gpt", "prompt": "x" * 2000}).encode()
+        for content in (body, iter([body[:900], body[900:]])):
+            response = client.post("/v1/completions", content=content, headers={"Content-Type": "application/json"})
+            assert response.status_code == 413
+            assert "1,000" in response.json()["error"]["message"]
+        response = client.post("/v1/completions", json={"model": "gpt", "prompt": "to", "max_tokens": 1})
+        assert response.status_code == 200
+
+
+def test_a_full_queue_refuses_requests_until_it_is_empty(folders):
+    with app_of(folders, "gpt", max_queue=4, max_batch=2, max_inputs=4) as client:
+        worker = client.app.state.served.pool.models["gpt"].worker
+        begin = threading.Event()
+        block(client, worker, begin)  # the worker waits; requests fill the queue
+        bodies = [{"model": "gpt", "prompt": "to be", "max_tokens": 5, "seed": n} for n in range(12)]
+        with ThreadPoolExecutor(12) as pool:
+            answers = [pool.submit(client.post, "/v1/completions", json=body) for body in bodies]
+            while sum(answer.done() for answer in answers) < 9:  # all but those in the queue
+                time.sleep(0.01)
+            begin.set()
+            answers = [answer.result() for answer in answers]
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert [answer.status_code for answer in answers].count(200) == 3
+        assert len(refused) == 9
+        assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
+        assert refused[0].json()["error"]["code"] == "queue_full"
+        assert client.post("/v1/completions", json=bodies[0]).status_code == 200
+        assert client.post("/v1/completions", json={**bodies[0], "n": 5}).status_code == 400
+
+
+def block(client, worker, begin):
+    """Keep a worker busy until `begin` is set."""
+    running = threading.Event()
+
+    def wait(texts):
+        running.set()
+        assert begin.wait(30)
+        return texts
+
+    async def submit():
+        worker.submit(TextsJob("block", [""], wait))
+
+    client.portal.call(submit)
+    assert running.wait(30)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_is_given_up_after_the_time_limit(folders, stream):
+    with app_of(folders, "gpt", timeout=0.2) as client:
+        worker, begin = client.app.state.served.pool.models["gpt"].worker, threading.Event()
+        block(client, worker, begin)
+        body = {"model": "gpt", "prompt": "to be", "max_tokens": 5, "stream": stream}
+        response = client.post("/v1/completions", json=body)
+        if stream:  # the status was sent before
+            assert '"code":"timeout"' in response.text
+            assert "[DONE]" not in response.text
+        else:
+            assert response.status_code == 503
+            assert "Retry-After" in response.headers
+        begin.set()
+        for _ in range(500):  # the worker drops what nobody waits for
+            if worker._pending == 0:
+                break
+            time.sleep(0.01)
+        assert worker._pending == 0
+        assert client.post("/v1/completions", json={**body, "stream": False}).status_code == 200
+
+
+def test_accepted_requests_are_finished_when_the_server_stops(folders):
+    with app_of(folders, "gpt") as client:
+        worker, begin = client.app.state.served.pool.models["gpt"].worker, threading.Event()
+        block(client, worker, begin)
+        bodies = [{"model": "gpt", "prompt": "to be", "max_tokens": 20, "seed": n} for n in range(5)]
+        with ThreadPoolExecutor(6) as pool:
+            answers = [pool.submit(client.post, "/v1/completions", json=body) for body in bodies]
+            while worker._pending < 6:
+                time.sleep(0.01)
+            closing = pool.submit(worker.close)
+            while worker.alive:
+                time.sleep(0.01)
+            assert client.get("/ready").status_code == 503
+            refused = client.post("/v1/completions", json=bodies[0])
+            assert refused.status_code == 503
+            assert "Retry-After" in refused.headers
+            begin.set()
+            assert [answer.result().status_code for answer in answers] == [200] * 5
+            closing.result()
+
+
+def test_an_unexpected_error_is_answered_and_the_worker_goes_on(folders, monkeypatch):
+    with app_of(folders, "gpt") as client:
+        model = client.app.state.served.pool.models["gpt"]
+        body = {"model": "gpt", "prompt": "to be", "max_tokens": 5, "seed": 0}
+        expected = client.post("/v1/completions", json=body).json()["choices"]
+        batch = model.worker._batches[()]
+        monkeypatch.setattr(batch._decoder, "advance", lambda: 1 / 0)
+        response = client.post("/v1/completions", json=body)
+        assert response.status_code == 500
+        assert "division" not in response.text
+        assert client.post("/v1/completions", json=body).json()["choices"] == expected
+
+
+def test_metrics_count_requests_and_tokens(folders):
+    with app_of(folders, "gpt") as client:
+        for _ in range(3):
+            client.post("/v1/completions", json={"model": "gpt", "prompt": "to be", "max_tokens": 4, "seed": 1})
+        client.post("/v1/completions", json={"model": "none", "prompt": "to be"})
+        client.get("/unknown/path")
+        text = client.get("/metrics").text
+    assert 'qkv_requests_total{endpoint="/v1/completions",status="200"} 3.0' in text
+    assert 'qkv_requests_total{endpoint="/v1/completions",status="404"} 1.0' in text
+    assert 'qkv_requests_total{endpoint="other",status="404"} 1.0' in text
+    assert 'qkv_new_tokens_total{model="gpt"} 12.0' in text
+    assert 'qkv_prompt_tokens_total{model="gpt"} 15.0' in text
+    assert 'qkv_queued_sequences{model="gpt"} 0.0' in text
+    assert "/unknown" not in text
+
+
+def test_models_are_named_by_their_folders_or_by_the_user(folders):
+    settings, gpt = ServeSettings(device="cpu"), str(folders["gpt"])
+    pool = ModelPool([f"poet={gpt}", gpt], settings, Metrics())
+    assert list(pool.models) == ["poet", "gpt"]
+    pool.close()
+    for sources, word in (([], "no model"), ([gpt, gpt], "NAME="), ([f"{gpt}-missing"], "no such folder")):
+        with pytest.raises(InputError, match=word):
+            ModelPool(sources, settings, Metrics())
+
+
+def test_every_endpoint_is_described(client):
+    schema = client.get("/openapi.json").json()
+    paths = {"/v1/completions", "/v1/embeddings", "/v1/models", "/translate", "/classify", "/tag", "/answer",
+             "/caption", "/fill", "/attention", "/health", "/ready", "/metrics", "/"}  # fmt: skip
+    assert set(schema["paths"]) == paths
+    for path, methods in schema["paths"].items():
+        for operation in methods.values():
+            assert operation["summary"], path
+            assert operation["description"], path
+    page = client.get("/docs").text
+    assert all(f" {path}</code>" in page for path in paths)
+    assert "http" not in page  # no outside requests

@@ -77,6 +77,7 @@ class Answer:
     maps: AttentionMaps | Callable[[], AttentionMaps] = field(default=(), repr=False, compare=False)
     unknown: tuple[str, ...] = ()  # characters of the source that are not in the vocabulary
     new_tokens: int = 0  # number of generated tokens, without the end token
+    special: tuple[str, ...] = ()  # display text of the special tokens, such as [CLS] and </s>
 
     @cached_property
     def attention(self) -> AttentionMaps:

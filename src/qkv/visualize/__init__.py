@@ -2,7 +2,7 @@
 
 from qkv.visualize.figure import save_png
 from qkv.visualize.image_overlay import over_patches, save_picture_png
-from qkv.visualize.pages.attention_page import save_page
+from qkv.visualize.explorer import save_page
 from qkv.visualize.selection import pick_map
 from qkv.visualize.terminal import heat_map
 

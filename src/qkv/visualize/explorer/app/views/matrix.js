@@ -1,0 +1,73 @@
+// Tokens shaded by weight, and the heat map of one head or of the average.
+
+import { tokenChips } from "../chips.js";
+import { legend } from "../colour.js";
+import { axisNames, describe, exampleOf, scaleNote, selected, themeColours } from "../context.js";
+import { element } from "../dom.js";
+import { heatMap, heatMapFigure } from "../heatmap.js";
+import { headStrip } from "../heads.js";
+import { pin, selection } from "../state.js";
+
+export const matrix = {
+  name: "matrix",
+  label: "Matrix",
+  controls: ["layer", "special", "scale", "curve"],
+
+  accepts: (payload, state) => exampleOf(payload, state)?.maps.length > 0 && !exampleOf(payload, state).picture,
+
+  render(container, payload, state) {
+    const point = (row, column) => state.set({ pointed: row === null && column === null ? null : { row, column } });
+    const leave = () => state.set({ pointed: null });
+    const heads = headStrip(container, payload, state);
+    const rows = tokenChips(container, { id: "rows", leave, point: row => point(row, null), pinned: row => pin(state, row, null) });
+    const columns = tokenChips(container, { id: "cols", leave, point: column => point(null, column), pinned: column => pin(state, null, column) });
+    const readout = element("p", "", { id: "readout", ariaLive: "polite" });
+    const scale = element("div", "", { className: "scale" });
+    container.append(readout);
+    const map = heatMap(container, {
+      label: "Heat map: arrow keys move between cells, Enter pins, plus and minus zoom, 0 shows everything",
+      point: (row, column) => point(row, column), pinned: (row, column) => pin(state, row, column),
+    });
+    container.append(scale);
+
+    const drawAll = () => {
+      const { example, map: layer, plane, scale: colours } = selected(payload, state);
+      const [rowName, columnName] = axisNames(example, layer);
+      rows.fill(rowName, plane.rowTokens, plane.rows, plane.key);
+      columns.fill(columnName, plane.columnTokens, plane.columns, plane.key);
+      map.show(plane, colours);
+      scale.replaceChildren(legend(colours, scaleNote(state, true)),
+        element("span", "Drag to move, Ctrl + wheel or + and − to zoom, click to pin.", { className: "note" }));
+    };
+    const drawSelection = () => {
+      const { plane, scale: colours } = selected(payload, state);
+      const at = selection(state, plane), { row, column } = at, { nodes, strongest } = describe(plane, at);
+      const weight = (i, j) => { const { value, stored } = plane.at(i, j); return stored ? value : 0; };
+      columns.shade(row === null ? null : index => weight(row, index), colours);
+      rows.shade(column === null ? null : index => weight(index, column), colours);
+      // Scroll to the largest weight, but not in the group under the pointer.
+      rows.select(row, row !== null && state.row === row, column === null ? null : row ?? strongest[0] ?? 0);
+      columns.select(column, column !== null && state.column === column, row === null ? null : column ?? strongest[0] ?? 0);
+      map.select(at, true);
+      readout.replaceChildren(...nodes);
+    };
+    const update = changed => {
+      const pointing = [...changed].every(key => ["pointed", "row", "column"].includes(key));
+      if (!pointing) {
+        heads.update();
+        drawAll();
+      }
+      drawSelection();
+    };
+    update(new Set(["view"]));
+    return {
+      update,
+      heatMap: map,
+      destroy: () => map.destroy(),
+      figure: () => {
+        const { plane, scale: colours } = selected(payload, state);
+        return heatMapFigure(plane, colours, themeColours(payload, state));
+      },
+    };
+  },
+};

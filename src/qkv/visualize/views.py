@@ -31,10 +31,10 @@ from qkv.pipelines.story_answerer import StoryAnswerer
 from qkv.pipelines.translator import Translator
 from qkv.runtime.text import printable
 from qkv.tokenizers.sentences import split_sentences
+from qkv.visualize.explorer import save_page
 from qkv.visualize.figure import save_png
 from qkv.visualize.image_overlay import over_patches, save_picture_png
 from qkv.visualize.memory_figure import save_memory_png
-from qkv.visualize.explorer import save_page
 from qkv.visualize.pages.caption_page import save_captions
 from qkv.visualize.pages.document_page import document_lines, save_document_page
 from qkv.visualize.pages.episode_page import save_episode_page, save_episode_png

@@ -26,13 +26,13 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
     }                     all optional
 
 `state` (state.js) has view, example, layer, head, row and column (pinned tokens), special, scale, curve and theme, all
-kept in the address, and `pointed`, the { row, column } under the pointer. `state.set({...})` changes it; keys of a view's
-own are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe` a selection),
+kept in the address, and `pointed`, the { row, column } under the pointer. `state.set({...})` changes it; a view may add
+keys, whose values are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe` a selection),
 weights.js (`planeOf`, `thumbnail`, `paint`), colour.js (`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js
 (`heatMap` with pan and zoom, `heatMapFigure`), heads.js (`headStrip`), text.js (`visible`, `spelled`, `quoted`), dom.js
 (`element`, `listbox`, `select`, `button`). All data is inserted as text, never as markup; inline event handlers, style
-attributes in markup, outside requests, eval and images from addresses are blocked by the page's policy (draw images on a
-canvas).
+attributes in markup, outside requests, eval and images from addresses are blocked by the page's policy (draw images on
+a canvas).
 
 The payload, format "qkv-attention", version 1:
 
@@ -46,11 +46,13 @@ The payload, format "qkv-attention", version 1:
                  texts (distinct token sequences), special (display text of special tokens), maps,
                  picture ({height, width, grid, pixels} or null), and optional parts of further views (beams, ...)
     map          layer, rows and columns (indices into texts), heads, weights, statistics, overview
-    weights      {encoding: "dense", steps}: base64 of little-endian uint16 [heads, rows, columns], weight = step / 65535
+    weights      {encoding: "dense", steps}: base64 of little-endian uint16 [heads, rows, columns]; a weight is
+                 step / 65535
                  {encoding: "sparse", k, columns, steps}: the k largest weights of each row, largest first, as uint16
                  [heads + 1, rows, k]; the last head is the average of the others
     statistics   {peak, entropy, distance, diagonality}: a list each, over heads, the average of the heads last
-    overview     {height, width, values}: of large maps, the largest weights of blocks, uint16 [heads + 1, height, width]
+    overview     {height, width, values}: of large maps, the largest weight of each block, as uint16
+                 [heads + 1, height, width]
 
 Pages stay under 15 MB: `packing.plan` stores fewer weights of each row, then fewer layers, then fewer examples, and the
 notes say so.

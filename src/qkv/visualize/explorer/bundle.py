@@ -13,7 +13,7 @@ _EXPORT = re.compile(r"^export (async function|function|const|class) (\w+)", re.
 
 
 def render(title: str, data: str, *, served: bool = False) -> str:
-    """Return the page with `data`, a JSON text that is safe inside a script element; a served page may call its server."""
+    """Return the page with `data`, JSON that is safe inside a script element; a served page may call its server."""
     style, script = _read("style.css"), bundle("app.js")
     parts = {"title": html.escape(title), "data": data, "style": style, "script": script}
     parts["policy"] = _policy(style, script, served=served)

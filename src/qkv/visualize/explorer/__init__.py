@@ -27,7 +27,7 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
 
 `state` (state.js) has view, example, layer, head, row and column (pinned tokens), special, scale, curve and theme, all
 kept in the address, and `pointed`, the { row, column } under the pointer. `state.set({...})` changes it; a view may add
-keys, whose values are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe` a selection),
+keys, whose values are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe`),
 weights.js (`planeOf`, `thumbnail`, `paint`), colour.js (`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js
 (`heatMap` with pan and zoom, `heatMapFigure`), heads.js (`headStrip`), text.js (`visible`, `spelled`, `quoted`), dom.js
 (`element`, `listbox`, `select`, `button`). All data is inserted as text, never as markup; inline event handlers, style

@@ -119,7 +119,9 @@ function showTheme() {
 const fileName = extension => `${`${payload.model || "attention"}-${shown.view.name}-${state.example + 1}`.replace(/[^\w.-]+/g, "-")}.${extension}`;
 
 function listen() {
-  listbox(byId("examples"), example => state.set({ example, row: null, column: null, pointed: null }));
+  const choose = example => state.set({ example, row: null, column: null, pointed: null });
+  listbox(byId("examples"), { chosen: choose });
+  byId("examples").addEventListener("focusin", event => choose(Number(event.target.dataset.index)));
   byId("filter").addEventListener("input", event => {
     const wanted = event.target.value.toLowerCase();
     for (const child of byId("examples").children) child.hidden = !child.textContent.toLowerCase().includes(wanted);

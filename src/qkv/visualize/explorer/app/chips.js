@@ -17,15 +17,8 @@ export function tokenChips(container, { id, point, pinned, leave }) {
   group.setAttribute("aria-orientation", "horizontal");
   container.append(element("div", "", { className: "chips" }, heading, pager, group));
   const chips = { all: [], tokens: [], first: 0, filled: "", shading: null };
-  listbox(group, index => point(index), ["pointerover", "focusin"]);
-  listbox(group, index => pinned(index), ["click"]);
+  listbox(group, { pointed: point, chosen: pinned });
   group.addEventListener("pointerleave", leave);
-  group.addEventListener("keydown", event => {
-    const chosen = event.target.closest("[role=option]");
-    if (!chosen || (event.key !== "Enter" && event.key !== " ")) return;
-    event.preventDefault();
-    pinned(Number(chosen.dataset.index));
-  });
 
   const turn = first => {
     chips.first = Math.max(0, Math.min(first, chips.all.length - WINDOW));

@@ -20,15 +20,20 @@ const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
 /**
  * Make a group a listbox: one tab stop; arrows, Home and End move the focus within it.
- * `choose(index, event)` is called on the given events with the index of the option.
+ * `chosen(index)` is called for a click, Enter and the space bar, `pointed(index)` for hover and focus.
  */
-export function listbox(group, choose, events = ["click", "focusin"]) {
-  for (const name of events)
-    group.addEventListener(name, event => {
-      const chosen = event.target.closest("[role=option]");
-      if (chosen) choose(Number(chosen.dataset.index), event);
-    });
+export function listbox(group, { chosen, pointed }) {
+  const listen = (name, handler) => group.addEventListener(name, event => {
+    const target = event.target.closest("[role=option]");
+    if (target) handler?.(Number(target.dataset.index));
+  });
+  listen("click", chosen);
+  for (const name of ["pointerover", "focusin"]) listen(name, pointed);
   group.addEventListener("keydown", event => {
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      return event.target.closest("[role=option]")?.click();
+    }
     const options = [...group.querySelectorAll("[role=option]")].filter(child => !child.hidden);
     const at = options.indexOf(document.activeElement), last = options.length - 1;
     const to = event.key in STEPS ? at + STEPS[event.key] : { Home: 0, End: last }[event.key];

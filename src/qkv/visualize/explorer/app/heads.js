@@ -26,7 +26,9 @@ export function headStrip(container, payload, state, smallOf = () => null) {
   const strip = element("div", "", { className: "head-choice" }, label, group);
   container.append(strip);
   let drawn = "";
-  listbox(group, index => state.set({ head: index === 0 ? "average" : index - 1 }));
+  const choose = index => state.set({ head: index === 0 ? "average" : index - 1 });
+  listbox(group, { chosen: choose });
+  group.addEventListener("focusin", event => choose(Number(event.target.dataset.index)));
 
   const update = () => {
     const { example, map, head } = current(payload, state);

@@ -35,7 +35,7 @@ export function heatMap(container, { label, point, pinned }) {
   });
 
   return {
-    view, canvas, tip, redraw,
+    view, canvas, tip, redraw, plane: () => map.plane,
     show(plane, scale) {
       if (map.plane !== plane) Object.assign(map, { names: null, fresh: true });
       if (map.plane !== plane || map.scale?.key !== scale.key) map.tiles.clear();

@@ -114,14 +114,7 @@ function column(stage, side, state) {
   const box = element("div", "", { className: "column" }, heading, group);
   stage.append(box);
   const at = index => side === "query" ? { row: index, column: null } : { row: null, column: index };
-  listbox(group, index => state.set({ pointed: at(index) }), ["pointerover", "focusin"]);
-  const pinned = index => pin(state, at(index).row, at(index).column);
-  listbox(group, pinned, ["click"]);
-  group.addEventListener("keydown", event => {
-    if (event.key !== "Enter" && event.key !== " ") return;
-    event.preventDefault();
-    pinned(Number(event.target.dataset.index));
-  });
+  listbox(group, { pointed: index => state.set({ pointed: at(index) }), chosen: index => pin(state, at(index).row, at(index).column) });
   group.addEventListener("pointerleave", () => state.set({ pointed: null }));
   return {
     group: box,

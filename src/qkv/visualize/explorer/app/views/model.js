@@ -25,11 +25,10 @@ export const model = {
     const grid = element("div", "", { id: "grid", role: "listbox", ariaLabel: "Heads of all layers" });
     const scale = element("div", "", { className: "scale" });
     container.append(tools, note, grid, scale);
-    listbox(grid, (index, event) => {
+    listbox(grid, { chosen: index => {
       const { layer, head } = heads(payload, state)[index];
-      if (event.type === "click") state.set({ layer, head, view: "matrix", row: null, column: null });
-    }, ["click"]);
-    grid.addEventListener("keydown", event => { if (event.key === "Enter" || event.key === " ") event.target.click(); });
+      state.set({ layer, head, view: exampleOf(payload, state).picture ? "picture" : "matrix", row: null, column: null });
+    } });
 
     const update = changed => {
       if (changed.size && [...changed].every(key => ["pointed", "row", "column"].includes(key))) return;

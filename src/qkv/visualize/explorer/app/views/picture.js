@@ -35,8 +35,9 @@ export const picture = {
 
     const tokens = example.texts[example.maps[0].rows], whole = [0, tokens.length - 1];
     readers.append(...whole.map(row => option(row, tokens[row])));
-    listbox(readers, row => pin(state, row, null), ["click"]);
-    listbox(readers, row => state.set({ pointed: { row, column: null } }), ["focusin"]);
+    listbox(readers, { chosen: row => pin(state, row, null) });
+    readers.addEventListener("focusin", event => state.set({ pointed: { row: Number(event.target.dataset.index), column: null } }));
+    readers.addEventListener("focusout", () => state.set({ pointed: null }));
     listenPatches(patches, example.picture, state, rowOf);
 
     const update = () => {

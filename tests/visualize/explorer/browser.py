@@ -102,7 +102,8 @@ class Page:
         script = """
             const canvas = document.querySelector(".map"), [row, column] = arguments;
             canvas.scrollIntoView({ block: "center" });
-            const { x, y, left, top, cell } = qkvExplorer.shown().handle.heatMap.view, box = canvas.getBoundingClientRect();
+            const { x, y, left, top, cell } = qkvExplorer.shown().handle.heatMap.view;
+            const box = canvas.getBoundingClientRect();
             return [box.x + left + (column + 0.5 - x) * cell, box.y + top + (row + 0.5 - y) * cell];
         """
         x, y = self.run(script, row, column)

@@ -44,7 +44,9 @@ The payload, format "qkv-attention", version 1:
 
     example      source, text, score (null if undefined), unknown (tokens), notes (sentences),
                  texts (distinct token sequences), special (display text of special tokens), maps,
-                 picture ({height, width, grid, pixels} or null), and optional parts of further views (beams, ...)
+                 picture ({height, width, grid, pixels} or null), beams (or null), and parts of further views
+    beams        hypotheses (examples with one map), leaves (the last node of each), nodes [{step, parent (index or -1),
+                 token, log_p, score (null if it goes on), kept}]
     map          layer, rows and columns (indices into texts), heads, weights, statistics, overview
     weights      {encoding: "dense", steps}: base64 of little-endian uint16 [heads, rows, columns]; a weight is
                  step / 65535

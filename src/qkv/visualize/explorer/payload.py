@@ -4,11 +4,13 @@ import base64
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from qkv import __version__
+from qkv.interpret.beam_probe import SearchedAnswer
 from qkv.interpret.image_probe import PictureAnswer
 from qkv.pipelines.output import Answer
 from qkv.visualize.colormap import ON_DARK, ON_LIGHT
@@ -62,6 +64,7 @@ def _example(answer: Answer) -> dict[str, Any]:
     texts = list(dict.fromkeys(tokens for m in answer.attention for tokens in (m.rows, m.columns)))
     return {
         "picture": _picture(answer) if isinstance(answer, PictureAnswer) else None,
+        "beams": _beams(answer) if isinstance(answer, SearchedAnswer) else None,
         "source": answer.source,
         "text": answer.text,
         "score": answer.score if math.isfinite(answer.score) else None,
@@ -73,6 +76,16 @@ def _example(answer: Answer) -> dict[str, Any]:
             {"layer": m.layer, "rows": texts.index(m.rows), "columns": texts.index(m.columns)} for m in answer.attention
         ],
     }
+
+
+def _beams(answer: SearchedAnswer) -> dict[str, Any]:
+    """Return the hypotheses of a search, each an example with its first map, and the nodes of the tree."""
+    hypotheses = [_example(replace(each, maps=each.attention[:1])) for each in answer.hypotheses]
+    for example, hypothesis in zip(hypotheses, answer.hypotheses, strict=True):
+        for stored, attention_map in zip(example["maps"], hypothesis.attention[:1], strict=True):
+            stored.update(pack(attention_map, None).value)
+    nodes = [node._replace(log_p=round(node.log_p, 5))._asdict() for node in answer.nodes]
+    return {"hypotheses": hypotheses, "leaves": answer.leaves, "nodes": nodes}
 
 
 def _picture(answer: PictureAnswer) -> dict[str, Any]:

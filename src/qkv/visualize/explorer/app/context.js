@@ -35,10 +35,10 @@ export function selected(payload, state) {
   return { example, map, head, plane: planeOf(example, map, head, state.special), scale: scaleFor(payload, state, map, head) };
 }
 
-/** The colour scale of a head. */
-export function scaleFor(payload, state, map, head) {
+/** The colour scale of a head of a map of an example, by default the selected one. */
+export function scaleFor(payload, state, map, head, example = exampleOf(payload, state)) {
   const { ramp } = themeColours(payload, state);
-  return scaleOf((peak, curve) => colourScale(ramp, peak, curve), exampleOf(payload, state), map, head, state);
+  return scaleOf((peak, curve) => colourScale(ramp, peak, curve), example, map, head, state);
 }
 
 /** What the colour scale covers, for its legend. */

@@ -28,6 +28,11 @@ class AttentionMap:
     copied: Float[np.ndarray, "rows"] | None = None  # probability that each row was copied from the columns
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Heads, rows and columns."""
+        return np.shape(self.weights)
+
+    @property
     def average(self) -> Float[np.ndarray, "rows columns"]:
         """The weights with the heads averaged."""
         return self.weights.mean(axis=0)

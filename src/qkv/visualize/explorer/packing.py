@@ -85,8 +85,10 @@ def _candidates(columns: int) -> list[int]:
 
 def shape_of(attention_map: AttentionMap) -> Shape:
     """Return the shape of a map."""
-    heads, rows, columns = np.shape(attention_map.weights)
-    return Shape(heads, rows, columns)
+    shape = attention_map.shape
+    if len(shape) != 3:
+        raise InputError(f"layer {attention_map.layer!r}: weights of shape {shape}, not [heads, rows, columns]")
+    return Shape(*shape)
 
 
 class Packed(NamedTuple):

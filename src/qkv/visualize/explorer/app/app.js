@@ -9,6 +9,7 @@ import { clipped, LONGEST_TOKEN, quoted } from "./text.js";
 import { VIEWS } from "./views/index.js";
 
 const payload = JSON.parse(byId("data").textContent), state = createState();
+byId("data").textContent = ""; // frees the memory of the text
 let shown = null; // the rendered view: { view, handle, example }
 
 const CONTROLS = {
@@ -32,7 +33,7 @@ const CONTROLS = {
 function showHeader() {
   byId("title").textContent = payload.title;
   const facts = [["Model", payload.model], ["Command", payload.command], ["qkv", payload.qkv]].filter(([, value]) => value);
-  byId("facts").replaceChildren(...facts.flatMap(([name, value]) => [element("dt", name), element("dd", clipped(value))]));
+  byId("facts").replaceChildren(...facts.map(([name, value]) => element("div", "", {}, element("dt", name), element("dd", clipped(value)))));
   byId("notes").replaceChildren(...payload.notes.map(note => element("p", note)));
 }
 
@@ -171,6 +172,8 @@ function replaceExamples(next) {
   payload.examples = next.examples;
   payload.notes = next.notes;
   payload.model = next.model;
+  payload.title = next.title;
+  document.title = next.title;
   showAll();
 }
 
@@ -185,7 +188,7 @@ function showAll() {
 document.documentElement.classList.toggle("embedded", "embed" in state);
 listen();
 state.listen(update);
-if (payload.server) serverForm(byId("server"), payload, state, replaceExamples);
 showAll();
+if (payload.server) serverForm(byId("server"), payload, state, replaceExamples);
 window.qkvExplorer = { payload, state, shown: () => shown };
 performance.mark("qkv-shown");

@@ -18,6 +18,7 @@ function decode(map) {
     const { encoding, k, columns, steps } = map.weights;
     const uint16 = text => new Uint16Array(bytes(text).buffer);
     decoded.set(map, encoding === "dense" ? { steps: uint16(steps) } : { k, columns: uint16(columns), steps: uint16(steps) });
+    Object.assign(map.weights, { steps: null, columns: null }); // the text is not needed any more
   }
   return decoded.get(map);
 }

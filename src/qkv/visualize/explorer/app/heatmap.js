@@ -5,9 +5,9 @@ import { axes, LABELLED, MARGIN } from "./axes.js";
 import { gestures } from "./gestures.js";
 import { number, quoted } from "./text.js";
 import { layOut } from "./viewport.js";
-import { level, paint } from "./weights.js";
+import { paint, whole } from "./weights.js";
 
-const TILE = 256, MOST_TILES = 160; // 256 x 256 pixels each: at most 40 MiB
+const TILE = 256, MOST_TILES = 96; // 256 x 256 pixels each: at most 24 MiB
 
 /**
  * Create a heat map in a container. `point(row, column)` is called with the token indices under the pointer (null
@@ -64,7 +64,8 @@ function draw(canvas, map) {
 
 function drawTiles(context, map, ratio) {
   const { plane, view } = map, size = view.cell * ratio;
-  const detail = Math.max(0, Math.ceil(-Math.log2(size) - 1e-9)), { height, width } = level(plane, detail);
+  const detail = Math.max(0, Math.ceil(-Math.log2(size) - 1e-9));
+  const height = Math.ceil(plane.height / 2 ** detail), width = Math.ceil(plane.width / 2 ** detail);
   const pixel = size * 2 ** detail, left = Math.round(view.left * ratio), top = Math.round(view.top * ratio);
   const x0 = left - view.x * size, y0 = top - view.y * size; // where cell 0, 0 is
   context.save();
@@ -77,7 +78,7 @@ function drawTiles(context, map, ratio) {
   const [firstRow, lastRow] = range(top - y0, context.canvas.height - y0, height);
   for (let i = firstRow; i < lastRow; i++)
     for (let j = firstColumn; j < lastColumn; j++) {
-      const tile = tileAt(map, detail, i, j);
+      const tile = tileAt(map, detail, { height, width }, i, j);
       const x = Math.round(x0 + j * TILE * pixel), y = Math.round(y0 + i * TILE * pixel);
       const right = Math.round(x0 + (j * TILE + tile.width) * pixel), bottom = Math.round(y0 + (i * TILE + tile.height) * pixel);
       context.drawImage(tile, x, y, right - x, bottom - y);
@@ -85,13 +86,13 @@ function drawTiles(context, map, ratio) {
   context.restore();
 }
 
-function tileAt(map, detail, i, j) {
+function tileAt(map, detail, whole, i, j) {
   const key = `${detail} ${i} ${j}`;
   let tile = map.tiles.get(key);
   map.tiles.delete(key); // re-inserted as the last one used
   if (!tile) {
-    const whole = level(map.plane, detail), top = i * TILE, left = j * TILE;
-    tile = paint(whole, map.scale, { top, left, height: Math.min(TILE, whole.height - top), width: Math.min(TILE, whole.width - left) });
+    const part = { top: i * TILE, left: j * TILE, height: Math.min(TILE, whole.height - i * TILE), width: Math.min(TILE, whole.width - j * TILE) };
+    tile = paint({ ...part, values: map.plane.read(detail, part) }, map.scale);
   }
   map.tiles.set(key, tile);
   if (map.tiles.size > MOST_TILES) map.tiles.delete(map.tiles.keys().next().value);
@@ -133,14 +134,16 @@ export function heatMapFigure(plane, scale, colours) {
   const [width, height] = [plane.width * cell, plane.height * cell];
   const items = plane.width * plane.height <= 10000
     ? cells(plane, scale, cell, left, top)
-    : [{ type: "image", x: left, y: top, w: width, h: height, canvas: paint(plane, scale) }];
+    : [{ type: "image", x: left, y: top, w: width, h: height, canvas: paint(whole(plane, detailFor(plane)), scale) }];
   return { width: left + width + MARGIN, height: top + height + MARGIN, items: [...items, ...names.items(plane, { left, top, cell }, colours.ink)] };
 }
 
+/** The level of detail at which a plane has at most 2048 rows and columns. */
+const detailFor = plane => Math.max(0, Math.ceil(Math.log2(Math.max(plane.width, plane.height) / 2048)));
+
 function cells(plane, scale, cell, left, top) {
-  return Array.from(plane.values, (_, n) => {
-    const i = Math.floor(n / plane.width), j = n % plane.width;
-    const { value, stored } = plane.at(plane.rows[i], plane.columns[j]);
+  return plane.rows.flatMap((row, i) => plane.columns.map((column, j) => {
+    const { value, stored } = plane.at(row, column);
     return { type: "rect", x: left + j * cell, y: top + i * cell, w: cell, h: cell, fill: scale.colour(stored ? value : 0).css };
-  });
+  }));
 }

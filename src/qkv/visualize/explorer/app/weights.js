@@ -1,4 +1,4 @@
-// Weights of the payload: decoding, planes of one head, and pyramids for drawing.
+// Weights of the payload: decoding, planes of one head at several levels of detail, and painting.
 
 import { STEPS } from "./colour.js";
 
@@ -36,9 +36,10 @@ let examples = new WeakMap(), count = 0;
 const idOf = example => examples.get(example) ?? (examples.set(example, ++count), count);
 
 /**
- * The weights of one head or of the average: { rows, columns, height, width, values, peak, at(row, column), key }.
- * `rows` and `columns` are the indices of the shown tokens, `values` their weights in steps (row by row), and
- * `at` takes indices of tokens and returns { value, stored }: the weight, or an upper bound of one that is not stored.
+ * The weights of one head or of the average: { rows, columns, height, width, at(row, column), read(detail, part), key }.
+ * `rows` and `columns` are the indices of the shown tokens. `at` takes indices of tokens and returns { value, stored }:
+ * the weight, or an upper bound of one that is not stored. `read` returns the weights of a part { top, left, height,
+ * width } in steps, row by row, where a value is the largest of 2^detail x 2^detail weights.
  */
 export function planeOf(example, map, head, special = "shown") {
   const key = [idOf(example), example.maps.indexOf(map), head, special].join();
@@ -47,11 +48,11 @@ export function planeOf(example, map, head, special = "shown") {
   plane ??= build(example, map, head, special, key);
   recent.set(key, plane);
   let cells = 0;
-  for (const each of recent.values()) cells += each.values.length;
-  for (const [oldest, { values }] of recent) {
+  for (const each of recent.values()) cells += each.cells;
+  for (const [oldest, { cells: size }] of recent) {
     if (cells <= MOST_CELLS || recent.size <= 2) break;
     recent.delete(oldest);
-    cells -= values.length;
+    cells -= size;
   }
   return plane;
 }
@@ -59,26 +60,18 @@ export function planeOf(example, map, head, special = "shown") {
 function build(example, map, head, special, key) {
   const rowTokens = example.texts[map.rows], columnTokens = example.texts[map.columns], hide = special !== "shown";
   const rows = kept(rowTokens, example.special, hide), columns = kept(columnTokens, example.special, hide);
-  const height = rows.length, width = columns.length;
-  // Integers for large maps, which need a quarter of the memory during the computation of the average.
-  const values = new (height * width > 2 ** 22 ? Uint16Array : Float32Array)(height * width);
-  const place = new Int32Array(columnTokens.length).fill(-1);
-  columns.forEach((column, j) => place[column] = j);
-  const fill = map.weights.encoding === "dense" ? fillDense : fillSparse;
-  const bound = fill(values, map, head, { rows, columns, place, renormalize: special === "renormalized" }, columnTokens.length);
-  let peak = 0;
-  for (const value of values) if (value > peak) peak = value;
-  const rowPlace = new Map(rows.map((row, i) => [row, i]));
-  const at = (row, column) => {
-    const i = rowPlace.get(row), value = values[i * width + place[column]] / STEPS;
-    return value > 0 || bound === null ? { value, stored: true } : { value: bound[i] / STEPS, stored: bound[i] === 0 };
-  };
-  return { rows, columns, height, width, values, peak: peak / STEPS, at, key, rowTokens, columnTokens };
+  const plane = { rows, columns, height: rows.length, width: columns.length, rowTokens, columnTokens, key };
+  const place = indices => { const places = new Map(indices.map((index, i) => [index, i])); return index => places.get(index); };
+  const rowPlace = place(rows), columnPlace = place(columns);
+  const make = map.weights.encoding === "dense" ? densePlane : sparsePlane;
+  const { at, read, cells } = make(map, head, plane, special === "renormalized");
+  return { ...plane, read, cells, at: (row, column) => at(rowPlace(row), columnPlace(column)) };
 }
 
-function fillDense(values, map, head, { rows, columns, renormalize }, wide) {
-  const { steps } = decode(map), size = steps.length / map.heads, width = columns.length;
-  const heads = head === "average" ? [...Array(map.heads).keys()] : [head];
+/** All weights are stored: an array of them, and arrays of half the size for drawing. */
+function densePlane(map, head, { rows, columns, height, width, columnTokens }, renormalize) {
+  const { steps } = decode(map), size = steps.length / map.heads, values = new Float32Array(height * width);
+  const heads = head === "average" ? [...Array(map.heads).keys()] : [head], wide = columnTokens.length;
   rows.forEach((row, i) => {
     let sum = 0;
     for (let j = 0; j < width; j++) {
@@ -89,40 +82,21 @@ function fillDense(values, map, head, { rows, columns, renormalize }, wide) {
     }
     if (renormalize && sum) for (let j = 0; j < width; j++) values[i * width + j] *= STEPS / sum;
   });
-  return null;
-}
-
-/** Fill in the stored weights; returns for each row an upper bound of the others: its smallest stored weight. */
-function fillSparse(values, map, head, { rows, columns, place, renormalize }, wide) {
-  const { k, columns: at, steps } = decode(map), size = at.length / (map.heads + 1), width = columns.length;
-  const first = (head === "average" ? map.heads : head) * size, bound = new Float32Array(rows.length);
-  rows.forEach((row, i) => {
-    const begin = first + row * k;
-    let hidden = 0;
-    for (let n = begin; n < begin + k; n++)
-      if (place[at[n]] < 0) hidden += steps[n];
-    const factor = renormalize && hidden < STEPS ? STEPS / (STEPS - hidden) : 1;
-    for (let n = begin; n < begin + k; n++) {
-      const j = place[at[n]];
-      if (steps[n] && j >= 0) values[i * width + j] = Math.min(STEPS, steps[n] * factor);
+  const levels = [{ height, width, values }];
+  const read = (detail, part) => {
+    while (levels.length <= detail) levels.push(halved(levels.at(-1)));
+    const level = levels[detail], made = new Float32Array(part.height * part.width);
+    for (let i = 0; i < part.height; i++) {
+      const from = (part.top + i) * level.width + part.left;
+      made.set(level.values.subarray(from, from + part.width), i * part.width);
     }
-    bound[i] = k < wide ? steps[begin + k - 1] * factor : 0; // sorted: the largest first
-  });
-  return bound;
-}
-
-const pyramids = new WeakMap();
-
-/** The weights at a level of detail: each value is the largest of 2^level x 2^level weights. */
-export function level(plane, number) {
-  if (!pyramids.has(plane)) pyramids.set(plane, [plane]);
-  const levels = pyramids.get(plane);
-  while (levels.length <= number) levels.push(halved(levels.at(-1)));
-  return levels[number];
+    return made;
+  };
+  return { read, cells: values.length, at: (i, j) => ({ value: values[i * width + j] / STEPS, stored: true }) };
 }
 
 function halved({ height, width, values }) {
-  const down = Math.ceil(height / 2), across = Math.ceil(width / 2), made = new values.constructor(down * across);
+  const down = Math.ceil(height / 2), across = Math.ceil(width / 2), made = new Float32Array(down * across);
   for (let i = 0; i < height; i++)
     for (let j = 0, to = (i >> 1) * across; j < width; j++) {
       const value = values[i * width + j], at = to + (j >> 1);
@@ -131,9 +105,46 @@ function halved({ height, width, values }) {
   return { height: down, width: across, values: made };
 }
 
+/** The largest weights of each row are stored: they are looked up and drawn without an array of all weights. */
+function sparsePlane(map, head, { rows, columns, columnTokens }, renormalize) {
+  const { k, columns: keys, steps } = decode(map), size = keys.length / (map.heads + 1);
+  const first = (head === "average" ? map.heads : head) * size, place = new Int32Array(columnTokens.length).fill(-1);
+  columns.forEach((column, j) => place[column] = j);
+  const factor = row => {
+    let hidden = 0;
+    for (let n = first + row * k, end = n + k; renormalize && n < end; n++) if (place[keys[n]] < 0) hidden += steps[n];
+    return hidden < STEPS ? STEPS / (STEPS - hidden) : 1;
+  };
+  const factors = Float32Array.from(rows, factor);
+  const at = (i, j) => {
+    const begin = first + rows[i] * k;
+    for (let n = begin; n < begin + k; n++)
+      if (steps[n] && keys[n] === columns[j]) return { value: Math.min(1, steps[n] / STEPS * factors[i]), stored: true };
+    const bound = k < columnTokens.length ? steps[begin + k - 1] : 0; // sorted: the largest first
+    return { value: bound / STEPS * factors[i], stored: bound === 0 };
+  };
+  const read = (detail, part) => {
+    const made = new Float32Array(part.height * part.width), last = Math.min(rows.length, (part.top + part.height) << detail);
+    for (let i = part.top << detail; i < last; i++)
+      for (let n = first + rows[i] * k, end = n + k; n < end && steps[n]; n++) {
+        const j = (place[keys[n]] >> detail) - part.left, to = ((i >> detail) - part.top) * part.width + j;
+        if (place[keys[n]] < 0 || j < 0 || j >= part.width) continue;
+        made[to] = Math.max(made[to], Math.min(STEPS, steps[n] * factors[i]));
+      }
+    return made;
+  };
+  return { at, read, cells: rows.length };
+}
+
+/** The whole plane at a level of detail, as { height, width, values } in steps. */
+export function whole(plane, detail = 0) {
+  const height = Math.ceil(plane.height / 2 ** detail), width = Math.ceil(plane.width / 2 ** detail);
+  return { height, width, values: plane.read(detail, { top: 0, left: 0, height, width }) };
+}
+
 /** A small picture of a head: { height, width, values } in steps, the overview of the payload or the weights. */
 export function thumbnail(example, map, head) {
-  if (!map.overview) return planeOf(example, map, head);
+  if (!map.overview) return whole(planeOf(example, map, head));
   const { height, width, values } = map.overview, all = decodedOverview(map, values);
   const index = head === "average" ? map.heads : head, size = height * width;
   return { height, width, values: all.subarray(index * size, (index + 1) * size) };
@@ -144,15 +155,13 @@ function decodedOverview(map, values) {
   return decoded.get(map.overview);
 }
 
-/** Paint values in steps onto a canvas, one pixel per value; `part` is { top, left, height, width } of the values. */
-export function paint({ height, width, values }, scale, part = { top: 0, left: 0, height, width }) {
+/** Paint { height, width, values } in steps onto a canvas, one pixel per value. */
+export function paint({ height, width, values }, scale) {
   const canvas = document.createElement("canvas");
-  Object.assign(canvas, { width: part.width, height: part.height });
-  const context = canvas.getContext("2d"), image = context.createImageData(part.width, part.height);
+  Object.assign(canvas, { width, height });
+  const context = canvas.getContext("2d"), image = context.createImageData(width, height);
   const out = new Uint32Array(image.data.buffer), lut = scale.lut();
-  for (let i = 0, to = 0; i < part.height; i++)
-    for (let j = 0, from = (part.top + i) * width + part.left; j < part.width; j++)
-      out[to++] = lut[values[from++] + 0.5 | 0];
+  for (let i = 0; i < out.length; i++) out[i] = lut[values[i] + 0.5 | 0];
   context.putImageData(image, 0, 0);
   return canvas;
 }

@@ -48,7 +48,7 @@ export const picture = {
       const plain = drawImage(original, example.picture, false, size), context = drawImage(patches, example.picture, true, size);
       const wide = example.picture.width * size / across, high = example.picture.height * size / down;
       for (let i = 0; i < down * across; i++) {
-        const strength = (plane.at(row, i + 1).value / colours.peak) ** colours.power;
+        const { value, stored } = plane.at(row, i + 1), strength = (stored ? value / colours.peak : 0) ** colours.power;
         context.fillStyle = `rgba(${SHADE}, ${0.85 * Math.min(1, strength)})`;
         context.fillRect(i % across * wide, Math.floor(i / across) * high, wide, high);
       }
@@ -65,8 +65,8 @@ export const picture = {
 
 /** A row of the weights as a grid of patches. */
 function overPatches(example, map, head, row) {
-  const { width, values } = planeOf(example, map, head), { grid: [down, across] } = example.picture;
-  return { height: down, width: across, values: values.slice(row * width + 1, (row + 1) * width) };
+  const plane = planeOf(example, map, head), { grid: [down, across] } = example.picture;
+  return { height: down, width: across, values: plane.read(0, { top: row, left: 1, height: 1, width: down * across }) };
 }
 
 function listenPatches(canvas, { grid: [down, across] }, state, rowOf) {

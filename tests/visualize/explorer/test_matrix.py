@@ -208,16 +208,16 @@ def test_hovering_changes_a_number_of_elements_linear_in_the_tokens(driver: WebD
     script = """
         const observer = new MutationObserver(() => {});
         observer.observe(document.documentElement, {attributes: true, childList: true, subtree: true});
-        for (let i = 0; i < 10; i++) qkvExplorer.state.set({ pointed: { row: 5 * i, column: 4 * i } });
+        for (let i = 0; i < 10; i++) qkvExplorer.state.set({ pointed: { row: 2 * i, column: i } });
         return observer.takeRecords().length / 10;
     """
-    few, many = (wide_page(driver, tmp_path / "page.html", tokens).run(script) for tokens in (50, 400))
-    assert 0 < few < 12 * 50
+    few, many = (wide_page(driver, tmp_path / "page.html", tokens).run(script) for tokens in (25, 200))
+    assert 0 < few < 12 * 25
     assert many < 9 * few  # of 8 times the tokens
 
 
 def test_long_texts_show_a_window_of_tokens_around_the_selected_one(driver: WebDriver, tmp_path: Path) -> None:
-    page = wide_page(driver, tmp_path / "page.html", 1000)
+    page = wide_page(driver, tmp_path / "page.html", 800)
     assert len(page.tokens("rows")) == 400
     page.run("qkvExplorer.state.set({ pointed: { row: 700, column: null } })")
     (selected,) = page.selected("rows")

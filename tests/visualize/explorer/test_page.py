@@ -170,7 +170,7 @@ def test_an_empty_page_shows_a_message(driver: WebDriver, tmp_path: Path) -> Non
 
 
 def test_many_answers_can_be_searched(driver: WebDriver, tmp_path: Path) -> None:
-    answers = [Answer(f"source {i}", f"text {i}", 0.0) for i in range(300)]
+    answers = [Answer(f"source {i}", f"text {i}", 0.0) for i in range(130)]
     page = Page(driver, save_page(answers, tmp_path / "page.html"))
     page.one("#filter").send_keys("TEXT 123")
     assert [cell.text for cell in page.tokens("examples") if cell.is_displayed()] == ["source 123\ntext 123"]

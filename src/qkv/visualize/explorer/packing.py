@@ -2,6 +2,8 @@
 
 import base64
 import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -64,23 +66,22 @@ def plan(shapes: Sequence[Sequence[Shape]], budget: int) -> Plan:
     """Return the plan that keeps the most within `budget` bytes: first fewer weights, then layers, then examples."""
     examples, layers = len(shapes), max(map(len, shapes), default=0)
     while True:
-        flat = [shape for example in shapes[:examples] for shape in example[:layers]]
-        if sum(shape.bytes(None) for shape in flat) <= budget:
+        counts = Counter(shape for example in shapes[:examples] for shape in example[:layers])
+        if _total(counts, None) <= budget:
             return Plan(examples, layers, None)
-        longest = max(shape.columns for shape in flat)
-        fitting = [k for k in _candidates(longest) if sum(shape.bytes(k) for shape in flat) <= budget]
+        candidates = range(LEAST_KEPT, max(shape.columns for shape in counts) + 1)
+        fitting = bisect_right(candidates, budget, key=lambda k: _total(counts, k))  # the size grows with k
         if fitting or (layers <= 1 and examples <= 1):
-            return Plan(examples, layers, max(fitting, default=LEAST_KEPT))
+            return Plan(examples, layers, candidates[fitting - 1] if fitting else LEAST_KEPT)
         if layers > 1:
             layers -= 1
         else:
             examples = max(1, math.floor(examples * 0.9))
 
 
-def _candidates(columns: int) -> list[int]:
-    return sorted(
-        {max(LEAST_KEPT, round(LEAST_KEPT * 1.1**power)) for power in range(120) if LEAST_KEPT * 1.1**power <= columns}
-    )
+def _total(counts: Counter[Shape], k: int | None) -> int:
+    """Return the size of maps, given the number of maps of each shape."""
+    return sum(count * shape.bytes(k) for shape, count in counts.items())
 
 
 def shape_of(attention_map: AttentionMap) -> Shape:

@@ -3,9 +3,10 @@
 import { current, exampleOf, isDark, onSystemTheme, themeColours } from "./context.js";
 import { button, byId, element, listbox, mark, option, select } from "./dom.js";
 import { download, toCanvas, toSvg } from "./export.js";
+import { headName } from "./heads.js";
 import { serverForm } from "./server.js";
 import { createState } from "./state.js";
-import { clipped, LONGEST_TOKEN, quoted } from "./text.js";
+import { clipped, LONGEST_TOKEN, quoted, visible } from "./text.js";
 import { VIEWS } from "./views/index.js";
 
 const payload = JSON.parse(byId("data").textContent), state = createState();
@@ -16,7 +17,8 @@ const CONTROLS = {
   layer: () => {
     const { example, map } = current(payload, state);
     if (example.maps.length <= 1) return null;
-    return select("Layer", example.maps.map(each => [each.layer, clipped(each.layer, LONGEST_TOKEN)]), map.layer, layer => state.set({ layer, row: null, column: null }));
+    return select("Layer", example.maps.map(each => [each.layer, clipped(each.layer, LONGEST_TOKEN)]), map.layer,
+      layer => state.set({ layer, row: null, column: null }));
   },
   head: () => {
     const { map, head } = current(payload, state);
@@ -25,28 +27,38 @@ const CONTROLS = {
     return select("Head", heads, head, value => state.set({ head: value === "average" ? value : Number(value) }));
   },
   special: () => exampleOf(payload, state).special.length === 0 ? null
-    : select("Special tokens", [["shown", "shown"], ["hidden", "hidden"], ["renormalized", "hidden, rows rescaled to 1"]], state.special, special => state.set({ special })),
-  scale: () => select("Colour scale", [["shared", "one for all heads"], ["own", "each head to its maximum"]], state.scale, scale => state.set({ scale })),
-  curve: () => select("Colours", [["", "automatic"], ["linear", "linear"], ["root", "square root"]], state.curve, curve => state.set({ curve })),
+    : select("Special tokens",
+      [["shown", "shown"], ["hidden", "hidden"], ["renormalized", "hidden, rows rescaled to 1"]], state.special,
+      special => state.set({ special })),
+  scale: () =>
+    select("Colour scale", [["shared", "one for all heads"], ["own", "each head to its maximum"]], state.scale,
+      scale => state.set({ scale })),
+  curve: () =>
+    select("Colours", [["", "automatic"], ["linear", "linear"], ["root", "square root"]], state.curve,
+      curve => state.set({ curve })),
 };
 
 function showHeader() {
   byId("title").textContent = payload.title;
-  const facts = [["Model", payload.model], ["Command", payload.command], ["qkv", payload.qkv]].filter(([, value]) => value);
-  byId("facts").replaceChildren(...facts.map(([name, value]) => element("div", "", {}, element("dt", name), element("dd", clipped(value)))));
+  const facts = [["Model", payload.model], ["Command", payload.command],
+    ["qkv", payload.qkv]].filter(([, value]) => value);
+  byId("facts").replaceChildren(...facts.map(([name, value]) =>
+    element("div", "", {}, element("dt", name), element("dd", clipped(value)))));
   byId("notes").replaceChildren(...payload.notes.map(note => element("p", note)));
 }
 
 function showExamples() {
   byId("examples").replaceChildren(...payload.examples.map((example, i) =>
-    option(i, element("span", clipped(example.source), { className: "from", dir: "auto" }), element("span", clipped(example.text), { dir: "auto" }))));
+    option(i, element("span", clipped(example.source), { className: "from", dir: "auto" }),
+      element("span", clipped(example.text), { dir: "auto" }))));
   byId("filter").hidden = payload.examples.length <= 12;
   byId("picker").hidden = payload.examples.length <= 1;
   byId("columns").classList.toggle("single", payload.examples.length <= 1);
 }
 
 function showExample() {
-  const example = exampleOf(payload, state), [source, text] = [example.source, example.text].map(whole => clipped(whole));
+  const example = exampleOf(payload, state),
+    [source, text] = [example.source, example.text].map(whole => clipped(whole));
   mark(byId("examples"), state.example);
   byId("heading").replaceChildren(element("bdi", source, { className: text ? "from" : "" }),
     ...text ? [element("span", " → ", { className: "from" }), element("bdi", text)] : []);
@@ -68,7 +80,8 @@ function silence() {
 }
 
 function show() {
-  const message = silence(), accepted = message || !payload.examples.length ? [] : VIEWS.filter(view => view.accepts(payload, state));
+  const message = silence(),
+    accepted = message || !payload.examples.length ? [] : VIEWS.filter(view => view.accepts(payload, state));
   byId("silence").textContent = message;
   byId("silence").hidden = !message;
   const view = accepted.find(each => each.name === state.view) ?? accepted[0];
@@ -87,7 +100,8 @@ function show() {
 function showTabs(accepted, view) {
   byId("tabs").hidden = accepted.length <= 1;
   byId("tabs").replaceChildren(...accepted.map(each => {
-    const tab = button(each.label, () => state.set({ view: each.name }), { role: "tab", ariaSelected: String(each === view), tabIndex: each === view ? 0 : -1 });
+    const tab = button(each.label, () => state.set({ view: each.name }),
+      { role: "tab", ariaSelected: String(each === view), tabIndex: each === view ? 0 : -1 });
     tab.dataset.view = each.name;
     tab.setAttribute("aria-controls", "view");
     return tab;
@@ -117,7 +131,20 @@ function showTheme() {
 }
 
 /** File name of an export: the model, the view and the example. */
-const fileName = extension => `${`${payload.model || "attention"}-${shown.view.name}-${state.example + 1}`.replace(/[^\w.-]+/g, "-")}.${extension}`;
+const fileName = extension =>
+  `${`${payload.model || "attention"}-${shown.view.name}-${state.example + 1}`.replace(/[^\w.-]+/g, "-")}.${extension}`;
+
+/** A figure with a line beneath it that names what it shows. */
+function captioned(figure) {
+  const { example, map, head } = current(payload, state), controls = shown.view.controls ?? [];
+  const which = controls.includes("layer") ? [map.layer, map.heads > 1 ? headName(head) : ""] : [shown.view.label];
+  const text = [payload.model, ...which, clipped(example.source, 80)].filter(Boolean)
+    .map(part => part.split(" ").map(word => word && visible(word)).join(" ")).join(" · ");
+  const caption = { type: "text", x: 8, y: figure.height + 8, text, size: 11, anchor: "start",
+    fill: themeColours(payload, state).ink };
+  return { width: Math.max(figure.width, 16 + 6.5 * text.length), height: figure.height + 22,
+    items: [...figure.items, caption] };
+}
 
 function listen() {
   const choose = example => state.set({ example, row: null, column: null, pointed: null });
@@ -133,11 +160,12 @@ function listen() {
     byId("status").textContent = "The address of this view is copied.";
   });
   byId("svg").addEventListener("click", () => {
-    const text = toSvg(shown.handle.figure(), { title: payload.title, ...themeColours(payload, state) });
+    const text = toSvg(captioned(shown.handle.figure()), { title: payload.title, ...themeColours(payload, state) });
     download(new Blob([text], { type: "image/svg+xml" }), fileName("svg"));
   });
   byId("png").addEventListener("click", () =>
-    toCanvas(shown.handle.figure(), themeColours(payload, state)).toBlob(blob => download(blob, fileName("png"))));
+    toCanvas(captioned(shown.handle.figure()),
+      themeColours(payload, state)).toBlob(blob => download(blob, fileName("png"))));
   byId("tabs").addEventListener("keydown", event => {
     const tabs = [...byId("tabs").children], step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;

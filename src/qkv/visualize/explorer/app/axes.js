@@ -51,12 +51,14 @@ function labels(rows, columns, plane, view, stands) {
   const first = from => Math.ceil(from / every) * every;
   for (let i = first(firstRow); i < lastRow; i += every) {
     const y = top + (i + 0.5 - view.y) * cell;
-    if (y >= top) items.push({ x: left - 6, y, text: tokens ? rows[i].text : String(plane.rows[i] + 1), size: tokens ? size : 11, anchor: "end", rotate: 0 });
+    if (y >= top) items.push({ x: left - 6, y, text: tokens ? rows[i].text : String(plane.rows[i] + 1),
+      size: tokens ? size : 11, anchor: "end", rotate: 0 });
   }
   for (let j = first(firstColumn); j < lastColumn; j += every) {
     const x = left + (j + 0.5 - view.x) * cell, upright = !tokens || stands(columns[j], cell);
-    if (x >= left) items.push({
-      x, y: top - (upright ? 10 : 6), text: tokens ? columns[j].text : String(plane.columns[j] + 1), size: tokens ? size : 11,
+    if (x >= left && (tokens || x < view.width - 14)) items.push({
+      x, y: top - (upright ? 10 : 6), text: tokens ? columns[j].text : String(plane.columns[j] + 1),
+        size: tokens ? size : 11,
       anchor: upright ? "middle" : "start", rotate: upright ? 0 : -90,
     });
   }
@@ -75,7 +77,8 @@ const ALIGN = { start: "left", middle: "center", end: "right" };
 export function drawText(target, { x, y, text, size, anchor, rotate = 0, fill, bold }, ink) {
   target.save();
   Object.assign(target, {
-    font: `${bold ? "600 " : ""}${fontOf(size)}`, fillStyle: fill ?? ink, textBaseline: "middle", textAlign: ALIGN[anchor],
+    font: `${bold ? "600 " : ""}${fontOf(size)}`, fillStyle: fill ?? ink, textBaseline: "middle",
+      textAlign: ALIGN[anchor],
   });
   target.translate(x, y);
   target.rotate(rotate * Math.PI / 180);

@@ -32,7 +32,8 @@ export function themeColours(payload, state) {
 /** The plane and the colour scale of the selected head. */
 export function selected(payload, state) {
   const { example, map, head } = current(payload, state);
-  return { example, map, head, plane: planeOf(example, map, head, state.special), scale: scaleFor(payload, state, map, head) };
+  return { example, map, head, plane: planeOf(example, map, head, state.special),
+    scale: scaleFor(payload, state, map, head) };
 }
 
 /** The colour scale of a head of a map of an example, by default the selected one. */
@@ -45,13 +46,15 @@ export function scaleFor(payload, state, map, head, example = exampleOf(payload,
 export function scaleNote(state, several) {
   if (state.special === "renormalized") return "special tokens are hidden, and each row is rescaled to sum to 1";
   const scale = state.scale === "own" ? "0 to the largest weight of each head" : "one scale for all layers and heads";
-  return [several || state.scale === "own" ? scale : "", state.special === "hidden" ? "special tokens are hidden, weights unchanged" : ""]
+  return [several || state.scale === "own" ? scale : "",
+    state.special === "hidden" ? "special tokens are hidden, weights unchanged" : ""]
     .filter(Boolean).join("; ");
 }
 
 /** Labels of the rows and columns: output and input of an encoder-decoder, else query and key. */
 export function axisNames(example, map) {
-  const reads = map.columns !== map.rows && map.columns === example.maps[0].columns && map.rows === example.maps[0].rows;
+  const reads = map.columns !== map.rows && map.columns === example.maps[0].columns
+    && map.rows === example.maps[0].rows;
   return reads && example.text ? ["Output", "Input"] : ["Query", "Key"];
 }
 
@@ -59,7 +62,8 @@ export function axisNames(example, map) {
 export function describe(plane, { row, column }) {
   const both = row !== null && column !== null;
   const [subject, others, tokens] = row !== null
-    ? [plane.rowTokens[row], plane.columns, plane.columnTokens] : [plane.columnTokens[column], plane.rows, plane.rowTokens];
+    ? [plane.rowTokens[row], plane.columns, plane.columnTokens]
+      : [plane.columnTokens[column], plane.rows, plane.rowTokens];
   const weight = index => row !== null ? plane.at(row, index) : plane.at(index, column);
   const strongest = both ? [column] : largest(others, weight);
   const verb = row !== null ? " attends to " : " is attended to by ";

@@ -47,7 +47,8 @@ export function listbox(group, { chosen, pointed }) {
 /** Mark the option with this index as selected, and make it the tab stop of its group. */
 export function mark(group, chosen) {
   const options = [...group.querySelectorAll("[role=option]")];
-  const stop = options.some(child => Number(child.dataset.index) === chosen) ? chosen : Number(options[0]?.dataset.index);
+  const stop = options.some(child => Number(child.dataset.index) === chosen) ? chosen
+    : Number(options[0]?.dataset.index);
   for (const child of options) {
     const index = Number(child.dataset.index);
     child.ariaSelected = String(index === chosen);

@@ -20,7 +20,8 @@ export function gestures(canvas, map, { redraw, point, pinned, leave }) {
   canvas.addEventListener("pointermove", event => {
     const before = fingers.get(event.pointerId), now = place(event);
     if (before && fingers.size === 2) pinch(map, fingers, event.pointerId, now);
-    else if (before && zoomed() && (dragged || Math.hypot(now.x - before.x, now.y - before.y) > DRAG)) pan(map, before.x - now.x, before.y - now.y);
+    else if (before && zoomed() && (dragged || Math.hypot(now.x - before.x, now.y - before.y) > DRAG)) pan(map,
+      before.x - now.x, before.y - now.y);
     else return hover(now);
     if (!dragged && canvas.isConnected) canvas.setPointerCapture?.(event.pointerId);
     dragged = true;
@@ -41,7 +42,8 @@ export function gestures(canvas, map, { redraw, point, pinned, leave }) {
   canvas.addEventListener("pointerleave", leave);
   canvas.addEventListener("blur", leave);
   canvas.addEventListener("wheel", event => {
-    if (event.ctrlKey || event.metaKey) zoom(map, Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.002)), place(event));
+    if (event.ctrlKey || event.metaKey) zoom(map, Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.002)),
+      place(event));
     else if (!zoomed() || !pan(map, event.deltaX, event.deltaY)) return; // the page scrolls
     event.preventDefault();
     changed();
@@ -66,8 +68,10 @@ function pinch(map, fingers, moved, now) {
 
 function key(event, canvas, map, { point, pinned, changed }) {
   if (event.altKey || event.ctrlKey || event.metaKey) return;
-  const { plane, at, view } = map, move = MOVES[event.key], factor = { "+": 1.5, "=": 1.5, "-": 1 / 1.5, 0: 1e-9 }[event.key];
-  const step = (shown, index, by) => shown[Math.min(shown.length - 1, Math.max(0, index === null ? 0 : shown.indexOf(index) + by))];
+  const { plane, at, view } = map, move = MOVES[event.key],
+    factor = { "+": 1.5, "=": 1.5, "-": 1 / 1.5, 0: 1e-9 }[event.key];
+  const step = (shown, index, by) =>
+    shown[Math.min(shown.length - 1, Math.max(0, index === null ? 0 : shown.indexOf(index) + by))];
   if (move) {
     const cell = { row: step(plane.rows, at.row, move[0]), column: step(plane.columns, at.column, move[1]) };
     reveal(map, cell);
@@ -83,7 +87,8 @@ function key(event, canvas, map, { point, pinned, changed }) {
 
 /** Scroll the view so that a cell is visible. */
 function reveal(map, { row, column }) {
-  const { plane, view } = map, across = (view.width - view.left) / view.cell, down = (view.height - view.top) / view.cell;
+  const { plane, view } = map, across = (view.width - view.left) / view.cell,
+    down = (view.height - view.top) / view.cell;
   const j = plane.columns.indexOf(column), i = plane.rows.indexOf(row);
   view.x = Math.min(Math.max(view.x, j + 1 - across), j);
   view.y = Math.min(Math.max(view.y, i + 1 - down), i);

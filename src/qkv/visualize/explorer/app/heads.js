@@ -8,7 +8,8 @@ import { paint, thumbnail } from "./weights.js";
 export function thumbnailCanvas(payload, state, map, head, small = null) {
   const { example } = current(payload, state), values = small ?? thumbnail(example, map, head);
   const shape = Math.min(1, Math.max(0.25, values.height / values.width));
-  const canvas = element("canvas", "", { width: 144, height: Math.round(144 * shape) }), context = canvas.getContext("2d");
+  const canvas = element("canvas", "", { width: 144, height: Math.round(144 * shape) }),
+    context = canvas.getContext("2d");
   context.imageSmoothingEnabled = values.width > canvas.width;
   context.drawImage(paint(values, scaleFor(payload, state, map, head)), 0, 0, canvas.width, canvas.height);
   return canvas;
@@ -35,7 +36,8 @@ export function headStrip(container, payload, state, smallOf = () => null) {
     strip.hidden = map.heads === 1;
     if (strip.hidden) return;
     const heads = ["average", ...Array(map.heads).keys()], smalls = heads.map(each => smallOf(map, each));
-    const key = [state.example, example.source, map.layer, scaleFor(payload, state, map, "average").key, state.scale, smalls.some(Boolean) ? state.pointed?.row ?? state.row : ""].join();
+    const key = [state.example, example.source, map.layer, scaleFor(payload, state, map, "average").key, state.scale,
+      smalls.some(Boolean) ? state.pointed?.row ?? state.row : ""].join();
     if (key !== drawn) {
       const focused = group.contains(document.activeElement) ? document.activeElement.dataset.index : null;
       group.replaceChildren(...heads.map((each, i) =>

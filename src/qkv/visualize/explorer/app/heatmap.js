@@ -5,7 +5,7 @@ import { axes, LABELLED, MARGIN } from "./axes.js";
 import { gestures } from "./gestures.js";
 import { number, quoted } from "./text.js";
 import { layOut } from "./viewport.js";
-import { paint, whole } from "./weights.js";
+import { drawnWeight, paint, whole } from "./weights.js";
 
 const TILE = 256, MOST_TILES = 96; // 256 x 256 pixels each: at most 24 MiB
 
@@ -16,13 +16,16 @@ const TILE = 256, MOST_TILES = 96; // 256 x 256 pixels each: at most 24 MiB
 export function heatMap(container, { label, point, pinned }) {
   const canvas = element("canvas", "", { className: "map", tabIndex: 0, role: "application", ariaLabel: label });
   canvas.setAttribute("aria-roledescription", "heat map");
-  const marks = element("canvas", "", { className: "marks" }), tip = element("div", "", { className: "tip", hidden: true });
+  const marks = element("canvas", "", { className: "marks" }),
+    tip = element("div", "", { className: "tip", hidden: true });
   const stage = element("div", "", { className: "stage" }, canvas, marks, tip);
   container.append(stage);
   const view = { left: 0, top: 0, cell: 1, fit: 1, x: 0, y: 0, width: 0, height: 0 };
-  const map = { plane: null, scale: null, at: { row: null, column: null }, view, tiles: new Map(), frame: 0, names: null };
+  const map = { plane: null, scale: null, at: { row: null, column: null }, view, tiles: new Map(), frame: 0,
+    names: null };
 
-  const redraw = () => { map.frame ||= requestAnimationFrame(() => { map.frame = 0; draw(canvas, map); drawMarks(marks, map); }); };
+  const redraw = () => { map.frame ||= requestAnimationFrame(() => { map.frame = 0; draw(canvas, map); drawMarks(marks,
+    map); }); };
   const resize = () => { if (map.plane && layOut(stage, [canvas, marks], map)) redraw(); };
   const observer = new ResizeObserver(resize);
   observer.observe(container);
@@ -73,14 +76,16 @@ function drawTiles(context, map, ratio) {
   context.rect(left, top, context.canvas.width - left, context.canvas.height - top);
   context.clip();
   context.imageSmoothingEnabled = false;
-  const range = (from, to, cells) => [Math.max(0, Math.floor(from / pixel / TILE)), Math.min(Math.ceil(cells / TILE), Math.ceil(to / pixel / TILE))];
+  const range = (from, to, cells) =>
+    [Math.max(0, Math.floor(from / pixel / TILE)), Math.min(Math.ceil(cells / TILE), Math.ceil(to / pixel / TILE))];
   const [firstColumn, lastColumn] = range(left - x0, context.canvas.width - x0, width);
   const [firstRow, lastRow] = range(top - y0, context.canvas.height - y0, height);
   for (let i = firstRow; i < lastRow; i++)
     for (let j = firstColumn; j < lastColumn; j++) {
       const tile = tileAt(map, detail, { height, width }, i, j);
       const x = Math.round(x0 + j * TILE * pixel), y = Math.round(y0 + i * TILE * pixel);
-      const right = Math.round(x0 + (j * TILE + tile.width) * pixel), bottom = Math.round(y0 + (i * TILE + tile.height) * pixel);
+      const right = Math.round(x0 + (j * TILE + tile.width) * pixel),
+        bottom = Math.round(y0 + (i * TILE + tile.height) * pixel);
       context.drawImage(tile, x, y, right - x, bottom - y);
     }
   context.restore();
@@ -91,7 +96,8 @@ function tileAt(map, detail, whole, i, j) {
   let tile = map.tiles.get(key);
   map.tiles.delete(key); // re-inserted as the last one used
   if (!tile) {
-    const part = { top: i * TILE, left: j * TILE, height: Math.min(TILE, whole.height - i * TILE), width: Math.min(TILE, whole.width - j * TILE) };
+    const part = { top: i * TILE, left: j * TILE, height: Math.min(TILE, whole.height - i * TILE),
+      width: Math.min(TILE, whole.width - j * TILE) };
     tile = paint({ ...part, values: map.plane.read(detail, part) }, map.scale);
   }
   map.tiles.set(key, tile);
@@ -110,7 +116,8 @@ function drawMarks(canvas, { plane, view, at }) {
   context.clip();
   context.strokeStyle = getComputedStyle(canvas).color;
   const size = Math.max(view.cell, 1), i = plane.rows.indexOf(at.row), j = plane.columns.indexOf(at.column);
-  const wide = Math.min(view.width - view.left, plane.width * view.cell), high = Math.min(view.height - view.top, plane.height * view.cell);
+  const wide = Math.min(view.width - view.left, plane.width * view.cell),
+    high = Math.min(view.height - view.top, plane.height * view.cell);
   if (i >= 0) context.strokeRect(view.left - 0.5, view.top + (i - view.y) * view.cell - 0.5, wide, size);
   if (j >= 0) context.strokeRect(view.left + (j - view.x) * view.cell - 0.5, view.top - 0.5, size, high);
   context.restore();
@@ -135,15 +142,16 @@ export function heatMapFigure(plane, scale, colours) {
   const items = plane.width * plane.height <= 10000
     ? cells(plane, scale, cell, left, top)
     : [{ type: "image", x: left, y: top, w: width, h: height, canvas: paint(whole(plane, detailFor(plane)), scale) }];
-  return { width: left + width + MARGIN, height: top + height + MARGIN, items: [...items, ...names.items(plane, { left, top, cell }, colours.ink)] };
+  return { width: left + width + MARGIN, height: top + height + MARGIN,
+    items: [...items, ...names.items(plane, { left, top, cell }, colours.ink)] };
 }
 
 /** The level of detail at which a plane has at most 2048 rows and columns. */
 const detailFor = plane => Math.max(0, Math.ceil(Math.log2(Math.max(plane.width, plane.height) / 2048)));
 
 function cells(plane, scale, cell, left, top) {
-  return plane.rows.flatMap((row, i) => plane.columns.map((column, j) => {
-    const { value, stored } = plane.at(row, column);
-    return { type: "rect", x: left + j * cell, y: top + i * cell, w: cell, h: cell, fill: scale.colour(stored ? value : 0).css };
-  }));
+  return plane.rows.flatMap((row, i) => plane.columns.map((column, j) => ({
+    type: "rect", x: left + j * cell, y: top + i * cell, w: cell, h: cell,
+    fill: scale.colour(drawnWeight(plane, row, column)).css,
+  })));
 }

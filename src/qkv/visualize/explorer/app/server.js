@@ -27,10 +27,14 @@ export function serverForm(form, payload, state, replace) {
   const model = element("select", "", { ariaLabel: "Model", id: "server-model", hidden: models.length < 2 });
   model.append(...models.map(name => element("option", name, { value: name })));
   if (models.includes(state.model)) model.value = state.model;
-  const input = element("textarea", "", { rows: 2, id: "server-input", ariaLabel: "Input", placeholder: "Type an input", dir: "auto" });
+  const input = element("textarea", "",
+    { rows: 2, id: "server-input", ariaLabel: "Input", placeholder: "Type an input", dir: "auto" });
   input.value = state.input ?? "";
-  const key = element("input", "", { type: "password", id: "server-key", ariaLabel: "API key", placeholder: "API key", autocomplete: "current-password" });
-  const status = element("p", "", { className: "note", id: "server-status", role: "status" }), changes = element("div", "", { id: "server-changes" });
+  const key = element("input", "",
+    { type: "password", id: "server-key", ariaLabel: "API key", placeholder: "API key",
+      autocomplete: "current-password" });
+  const status = element("p", "", { className: "note", id: "server-status", role: "status" }),
+    changes = element("div", "", { id: "server-changes" });
   form.replaceChildren(model, input, button("Show attention", () => send(), { id: "server-send" }), status, changes);
   form.hidden = false;
   let timer = 0, last = 0, plain = null; // the answer without changes: { input, text, score }
@@ -42,7 +46,8 @@ export function serverForm(form, payload, state, replace) {
     const number = ++last, options = { ablate: ablated(state), mask: masked(state), layer: state.layer || null };
     status.textContent = "…";
     try {
-      const answer = await post(endpoint, { model: model.value, input: text, options }, key.value, () => input.after(key));
+      const answer = await post(endpoint, { model: model.value, input: text, options }, key.value,
+        () => input.after(key));
       if (number !== last) return; // a later request is under way
       status.textContent = "";
       const [example] = answer.examples, changed = options.ablate.length + options.mask.length > 0;
@@ -60,20 +65,28 @@ export function serverForm(form, payload, state, replace) {
   function compare(before, example) {
     if (!before) return;
     const score = each => each.score === null || each.score === undefined ? "" : ` (${each.score.toFixed(4)})`;
-    status.replaceChildren("Without the changes: ", element("bdi", clipped(before.text || "no output")), score(before), " With them: ",
+    status.replaceChildren("Without the changes: ", element("bdi", clipped(before.text || "no output")), score(before),
+      " With them: ",
       element("bdi", clipped(example.text || "no output")), score(example));
   }
 
   function showChanges() {
-    const { example, map, head } = current(payload, state), drop = (key, word) => state.set({ [key]: toggled(state[key], word) });
+    const { example, map, head } = current(payload, state),
+      drop = (key, word) => state.set({ [key]: toggled(state[key], word) });
     const chips = [
-      ...ablated(state).map(each => button(`head ${each.head} of ${visible(each.layer)} off ×`, () => drop("ablate", `${each.layer}:${each.head}`))),
-      ...masked(state).map(each => button(`token ${each + 1} ${quoted(example?.texts[example.maps[0]?.columns]?.[each] ?? "")} masked ×`, () => drop("mask", String(each)))),
+      ...ablated(state).map(each =>
+        button(`head ${each.head} of ${visible(each.layer)} off ×`,
+          () => drop("ablate", `${each.layer}:${each.head}`))),
+      ...masked(state).map(each =>
+        button(`token ${each + 1} ${quoted(example?.texts[example.maps[0]?.columns]?.[each] ?? "")} masked ×`,
+          () => drop("mask", String(each)))),
     ];
     const isInput = map && map.columns === example.maps[0].columns && state.column !== null;
     changes.replaceChildren(
-      button("Turn this head off", () => drop("ablate", `${map.layer}:${head}`), { id: "ablate", disabled: !map || head === "average" }),
-      button("Mask the pinned key", () => drop("mask", String(state.column)), { id: "mask", disabled: !isInput }), ...chips);
+      button("Turn this head off", () => drop("ablate", `${map.layer}:${head}`),
+        { id: "ablate", disabled: !map || head === "average" }),
+      button("Mask the pinned key", () => drop("mask", String(state.column)), { id: "mask", disabled: !isInput }),
+        ...chips);
   }
 
   form.addEventListener("submit", event => { event.preventDefault(); send(); });
@@ -96,5 +109,6 @@ async function post(endpoint, body, key, askForKey) {
   const answer = await response.json().catch(() => ({}));
   if (response.status === 401) askForKey();
   if (response.ok) return answer;
-  throw new Error(answer.error?.message ?? (typeof answer.detail === "string" ? answer.detail : `status ${response.status}`));
+  throw new Error(answer.error?.message
+    ?? (typeof answer.detail === "string" ? answer.detail : `status ${response.status}`));
 }

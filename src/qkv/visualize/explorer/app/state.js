@@ -26,8 +26,9 @@ function parse(hash) {
 }
 
 /**
- * The state of the application: `state.head`, ...; `state.set({ head: 3 })` changes it, writes the address and calls the
- * listeners with the changed keys. `pointed` is { row, column } under the pointer or focus, which is not in the address.
+ * The state of the application: `state.head`, ...; `state.set({ head: 3 })` changes it, writes the address and calls
+ * the listeners with the changed keys. `pointed` is { row, column } under the pointer or focus, which is not in the
+ * address.
  */
 export function createState() {
   const listeners = [];

@@ -17,7 +17,8 @@ function decode(map) {
   if (!decoded.has(map)) {
     const { encoding, k, columns, steps } = map.weights;
     const uint16 = text => new Uint16Array(bytes(text).buffer);
-    decoded.set(map, encoding === "dense" ? { steps: uint16(steps) } : { k, columns: uint16(columns), steps: uint16(steps) });
+    decoded.set(map,
+      encoding === "dense" ? { steps: uint16(steps) } : { k, columns: uint16(columns), steps: uint16(steps) });
     Object.assign(map.weights, { steps: null, columns: null }); // the text is not needed any more
   }
   return decoded.get(map);
@@ -36,7 +37,7 @@ let examples = new WeakMap(), count = 0;
 const idOf = example => examples.get(example) ?? (examples.set(example, ++count), count);
 
 /**
- * The weights of one head or of the average: { rows, columns, height, width, at(row, column), read(detail, part), key }.
+ * The weights of one head or of the average: { rows, columns, height, width, at(row, column), read(detail, part) }.
  * `rows` and `columns` are the indices of the shown tokens. `at` takes indices of tokens and returns { value, stored }:
  * the weight, or an upper bound of one that is not stored. `read` returns the weights of a part { top, left, height,
  * width } in steps, row by row, where a value is the largest of 2^detail x 2^detail weights.
@@ -61,7 +62,8 @@ function build(example, map, head, special, key) {
   const rowTokens = example.texts[map.rows], columnTokens = example.texts[map.columns], hide = special !== "shown";
   const rows = kept(rowTokens, example.special, hide), columns = kept(columnTokens, example.special, hide);
   const plane = { rows, columns, height: rows.length, width: columns.length, rowTokens, columnTokens, key };
-  const place = indices => { const places = new Map(indices.map((index, i) => [index, i])); return index => places.get(index); };
+  const place = indices => { const places = new Map(indices.map((index, i) => [index, i])); return index =>
+    places.get(index); };
   const rowPlace = place(rows), columnPlace = place(columns);
   const make = map.weights.encoding === "dense" ? densePlane : sparsePlane;
   const { at, read, cells } = make(map, head, plane, special === "renormalized");
@@ -119,12 +121,14 @@ function sparsePlane(map, head, { rows, columns, columnTokens }, renormalize) {
   const at = (i, j) => {
     const begin = first + rows[i] * k;
     for (let n = begin; n < begin + k; n++)
-      if (steps[n] && keys[n] === columns[j]) return { value: Math.min(1, steps[n] / STEPS * factors[i]), stored: true };
+      if (steps[n] && keys[n] === columns[j]) return { value: Math.min(1, steps[n] / STEPS * factors[i]),
+        stored: true };
     const bound = k < columnTokens.length ? steps[begin + k - 1] : 0; // sorted: the largest first
     return { value: bound / STEPS * factors[i], stored: bound === 0 };
   };
   const read = (detail, part) => {
-    const made = new Float32Array(part.height * part.width), last = Math.min(rows.length, (part.top + part.height) << detail);
+    const made = new Float32Array(part.height * part.width),
+      last = Math.min(rows.length, (part.top + part.height) << detail);
     for (let i = part.top << detail; i < last; i++)
       for (let n = first + rows[i] * k, end = n + k; n < end && steps[n]; n++) {
         const j = (place[keys[n]] >> detail) - part.left, to = ((i >> detail) - part.top) * part.width + j;
@@ -134,6 +138,12 @@ function sparsePlane(map, head, { rows, columns, columnTokens }, renormalize) {
     return made;
   };
   return { at, read, cells: rows.length };
+}
+
+/** The weight that is drawn: 0 if it is not stored. */
+export function drawnWeight(plane, row, column) {
+  const { value, stored } = plane.at(row, column);
+  return stored ? value : 0;
 }
 
 /** The whole plane at a level of detail, as { height, width, values } in steps. */

@@ -6,6 +6,7 @@ import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
 import { pin, selection } from "../state.js";
 import { clipped, spelled, visible } from "../text.js";
+import { drawnWeight } from "../weights.js";
 
 const MOST_TOKENS = 160; // of a column, around the selected token
 const MOST_LINES = 1500;
@@ -34,20 +35,24 @@ export const lines = {
     const layOut = () => {
       const { example, map, plane, scale: colours } = selected(payload, state), at = selection(state, plane);
       const [rowName, columnName] = axisNames(example, map);
-      const rows = around(plane.rows, at.row), columns = around(plane.columns, at.column ?? describe(plane, at).strongest[0]);
+      const rows = around(plane.rows, at.row),
+        columns = around(plane.columns, at.column ?? describe(plane, at).strongest[0]);
       sides[0].fill(rowName, plane.rowTokens, rows, plane.rows.length);
       sides[1].fill(columnName, plane.columnTokens, columns, plane.columns.length);
       drawn = { plane, colours, rows, columns, links: strongest(plane, rows, columns) };
       const { links } = drawn, least = links.limited ? Math.max(LEAST, links.at(-1)?.weight ?? 0) : LEAST;
       scale.replaceChildren(legend(colours, scaleNote(state, true)), element("span",
-        `Lines for weights of at least ${least.toPrecision(2)}; their opacity and width grow with the weight.`, { className: "note" }));
+        `Lines for weights of at least ${least.toPrecision(2)}; their opacity and width grow with the weight.`,
+          { className: "note" }));
     };
     const drawLines = () => {
-      const { plane, links } = drawn, pointed = state.pointed ?? (state.row !== null || state.column !== null ? selection(state, plane) : null);
+      const { plane, links } = drawn,
+        pointed = state.pointed ?? (state.row !== null || state.column !== null ? selection(state, plane) : null);
       const width = svg.clientWidth || GAP, height = Math.max(drawn.rows.length, drawn.columns.length) * ROW;
       svg.setAttribute("height", height);
       svg.replaceChildren(...links.map(link => {
-        const path = document.createElementNS(SVG, "path"), { d, opacity, thickness } = shape(link, drawn, width, pointed);
+        const path = document.createElementNS(SVG, "path"),
+          { d, opacity, thickness } = shape(link, drawn, width, pointed);
         path.setAttribute("d", d);
         path.setAttribute("stroke-opacity", opacity);
         path.setAttribute("stroke-width", thickness);
@@ -62,9 +67,8 @@ export const lines = {
       drawLines();
       const { plane, colours } = drawn, at = selection(state, plane);
       const shade = (side, other, weightOf) => side.shade(other === null ? null : weightOf, colours);
-      const weight = (row, key) => { const { value, stored } = plane.at(row, key); return stored ? value : 0; };
-      shade(sides[1], at.row, key => weight(at.row, key));
-      shade(sides[0], at.column, row => weight(row, at.column));
+      shade(sides[1], at.row, key => drawnWeight(plane, at.row, key));
+      shade(sides[0], at.column, row => drawnWeight(plane, row, at.column));
       sides[0].select(at.row, state.row);
       sides[1].select(at.column, state.column);
       readout.replaceChildren(...describe(plane, at).nodes);
@@ -72,13 +76,15 @@ export const lines = {
     const observer = new ResizeObserver(() => drawn && drawLines());
     observer.observe(stage);
     update(new Set(["view"]));
-    return { update, destroy: () => observer.disconnect(), figure: () => figure(drawn, state, themeColours(payload, state)) };
+    return { update, destroy: () => observer.disconnect(),
+      figure: () => figure(drawn, state, themeColours(payload, state)) };
   },
 };
 
 /** At most MOST_TOKENS indices around the selected one. */
 function around(indices, chosen) {
-  const at = Math.max(0, indices.indexOf(chosen)), first = Math.max(0, Math.min(at - MOST_TOKENS / 2, indices.length - MOST_TOKENS));
+  const at = Math.max(0, indices.indexOf(chosen)),
+    first = Math.max(0, Math.min(at - MOST_TOKENS / 2, indices.length - MOST_TOKENS));
   return indices.slice(first, first + MOST_TOKENS);
 }
 
@@ -87,8 +93,8 @@ function strongest(plane, rows, columns) {
   const found = [];
   for (const row of rows)
     for (const column of columns) {
-      const { value, stored } = plane.at(row, column);
-      if (stored && value >= LEAST) found.push({ row, column, weight: value });
+      const weight = drawnWeight(plane, row, column);
+      if (weight >= LEAST) found.push({ row, column, weight });
     }
   found.sort((a, b) => b.weight - a.weight);
   const links = found.slice(0, MOST_LINES);
@@ -97,8 +103,10 @@ function strongest(plane, rows, columns) {
 }
 
 function shape({ row, column, weight }, { rows, columns, colours }, width, pointed) {
-  const y = [rows.indexOf(row), columns.indexOf(column)].map(index => (index + 0.5) * ROW), strength = (weight / colours.peak) ** colours.power;
-  const lit = !pointed || ((pointed.row === null || pointed.row === row) && (pointed.column === null || pointed.column === column));
+  const y = [rows.indexOf(row), columns.indexOf(column)].map(index => (index + 0.5) * ROW),
+    strength = (weight / colours.peak) ** colours.power;
+  const lit = !pointed
+    || ((pointed.row === null || pointed.row === row) && (pointed.column === null || pointed.column === column));
   return {
     d: `M0,${y[0]} C${width / 2},${y[0]} ${width / 2},${y[1]} ${width},${y[1]}`,
     opacity: lit ? Math.max(0.06, strength).toFixed(3) : 0.03,
@@ -114,7 +122,9 @@ function column(stage, side, state) {
   const box = element("div", "", { className: "column" }, heading, group);
   stage.append(box);
   const at = index => side === "query" ? { row: index, column: null } : { row: null, column: index };
-  listbox(group, { pointed: index => state.set({ pointed: at(index) }), chosen: index => pin(state, at(index).row, at(index).column) });
+  listbox(group,
+    { pointed: index => state.set({ pointed: at(index) }),
+      chosen: index => pin(state, at(index).row, at(index).column) });
   group.addEventListener("pointerleave", () => state.set({ pointed: null }));
   return {
     group: box,
@@ -134,7 +144,8 @@ function column(stage, side, state) {
     },
     select(index, pinnedIndex) {
       mark(group, index);
-      for (const cell of group.children) cell.classList.toggle("pinned", pinnedIndex !== null && Number(cell.dataset.index) === pinnedIndex);
+      for (const cell of group.children) cell.classList.toggle("pinned",
+        pinnedIndex !== null && Number(cell.dataset.index) === pinnedIndex);
     },
   };
 }
@@ -142,7 +153,8 @@ function column(stage, side, state) {
 function figure({ plane, rows, columns, links, colours }, state, { ink, ramp }) {
   const left = 170, width = 2 * left + GAP, top = 8, stroke = ramp[ramp.length - 3];
   const label = (index, tokens, x, anchor, place) =>
-    ({ type: "text", x, y: top + (place + 0.5) * ROW, text: clipped(visible(tokens[index]), 24), size: 13, anchor, fill: ink });
+    ({ type: "text", x, y: top + (place + 0.5) * ROW, text: clipped(visible(tokens[index]), 24), size: 13, anchor,
+      fill: ink });
   const pointed = state.row !== null || state.column !== null ? state : null;
   const paths = links.map(link => {
     const { d, opacity, thickness } = shape(link, { rows, columns, colours }, GAP, pointed);

@@ -7,6 +7,9 @@ import { element } from "../dom.js";
 import { heatMap, heatMapFigure } from "../heatmap.js";
 import { headStrip } from "../heads.js";
 import { pin, selection } from "../state.js";
+import { drawnWeight } from "../weights.js";
+
+const MANY = 120; // tokens; from here on they are next to the heat map if the window is wide
 
 export const matrix = {
   name: "matrix",
@@ -17,22 +20,29 @@ export const matrix = {
 
   render(container, payload, state) {
     const point = (row, column) => state.set({ pointed: row === null && column === null ? null : { row, column } });
-    const leave = () => state.set({ pointed: null });
+    const leave = () => point(null, null);
     const heads = headStrip(container, payload, state);
-    const rows = tokenChips(container, { id: "rows", leave, point: row => point(row, null), pinned: row => pin(state, row, null) });
-    const columns = tokenChips(container, { id: "cols", leave, point: column => point(null, column), pinned: column => pin(state, null, column) });
+    const reading = element("div", "", { className: "reading" }),
+      drawing = element("div", "", { className: "drawing" });
+    const split = element("div", "", { className: "parts" }, reading, drawing);
+    container.append(split);
+    const rows = tokenChips(reading,
+      { id: "rows", leave, point: row => point(row, null), pinned: row => pin(state, row, null) });
+    const columns = tokenChips(reading,
+      { id: "cols", leave, point: column => point(null, column), pinned: column => pin(state, null, column) });
     const readout = element("p", "", { id: "readout", ariaLive: "polite" });
     const scale = element("div", "", { className: "scale" });
-    container.append(readout);
-    const map = heatMap(container, {
+    reading.append(readout);
+    const map = heatMap(drawing, {
       label: "Heat map: arrow keys move between cells, Enter pins, plus and minus zoom, 0 shows everything",
-      point: (row, column) => point(row, column), pinned: (row, column) => pin(state, row, column),
+      point, pinned: (row, column) => pin(state, row, column),
     });
-    container.append(scale);
+    drawing.append(scale);
 
     const drawAll = () => {
       const { example, map: layer, plane, scale: colours } = selected(payload, state);
       const [rowName, columnName] = axisNames(example, layer);
+      split.classList.toggle("side", plane.rows.length + plane.columns.length > MANY);
       rows.fill(rowName, plane.rowTokens, plane.rows, plane.key);
       columns.fill(columnName, plane.columnTokens, plane.columns, plane.key);
       map.show(plane, colours);
@@ -42,12 +52,12 @@ export const matrix = {
     const drawSelection = () => {
       const { plane, scale: colours } = selected(payload, state);
       const at = selection(state, plane), { row, column } = at, { nodes, strongest } = describe(plane, at);
-      const weight = (i, j) => { const { value, stored } = plane.at(i, j); return stored ? value : 0; };
-      columns.shade(row === null ? null : index => weight(row, index), colours);
-      rows.shade(column === null ? null : index => weight(index, column), colours);
+      columns.shade(row === null ? null : index => drawnWeight(plane, row, index), colours);
+      rows.shade(column === null ? null : index => drawnWeight(plane, index, column), colours);
       // Scroll to the largest weight, but not in the group under the pointer.
       rows.select(row, row !== null && state.row === row, column === null ? null : row ?? strongest[0] ?? 0);
-      columns.select(column, column !== null && state.column === column, row === null ? null : column ?? strongest[0] ?? 0);
+      columns.select(column, column !== null && state.column === column,
+        row === null ? null : column ?? strongest[0] ?? 0);
       map.select(at, true);
       readout.replaceChildren(...nodes);
     };
@@ -64,10 +74,12 @@ export const matrix = {
       update,
       heatMap: map,
       destroy: () => map.destroy(),
-      figure: () => {
-        const { plane, scale: colours } = selected(payload, state);
-        return heatMapFigure(plane, colours, themeColours(payload, state));
-      },
+      figure: () => figure(payload, state),
     };
   },
 };
+
+function figure(payload, state) {
+  const { plane, scale } = selected(payload, state);
+  return heatMapFigure(plane, scale, themeColours(payload, state));
+}

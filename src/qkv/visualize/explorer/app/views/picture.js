@@ -6,7 +6,7 @@ import { describe, exampleOf, scaleNote, selected } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
 import { pin, selection } from "../state.js";
-import { bytes, planeOf } from "../weights.js";
+import { bytes, drawnWeight, planeOf } from "../weights.js";
 
 const LARGEST = 420, SHADE = [61, 107, 255]; // distinct from grey images
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -26,17 +26,21 @@ export const picture = {
     const readers = element("div", "", { id: "readers", role: "listbox" });
     readers.setAttribute("aria-labelledby", "readers-label");
     const [original, patches] = [element("canvas", "", { id: "original", role: "img", ariaLabel: "Input image" }),
-      element("canvas", "", { id: "patches", tabIndex: 0, role: "application", ariaLabel: "Patches: hover or use the arrow keys to see the attention of a patch" })];
+      element("canvas", "",
+        { id: "patches", tabIndex: 0, role: "application",
+          ariaLabel: "Patches: hover or use the arrow keys to see the attention of a patch" })];
     const figures = element("div", "", { className: "pictures" },
       element("figure", "", {}, element("figcaption", "Image", { className: "label" }), original),
       element("figure", "", {}, element("figcaption", "Attention", { className: "label" }), patches));
-    const readout = element("p", "", { id: "readout", ariaLive: "polite" }), scale = element("div", "", { className: "scale" });
+    const readout = element("p", "", { id: "readout", ariaLive: "polite" }),
+      scale = element("div", "", { className: "scale" });
     container.append(element("div", "", {}, label, readers), figures, readout, scale);
 
     const tokens = example.texts[example.maps[0].rows], whole = [0, tokens.length - 1];
     readers.append(...whole.map(row => option(row, tokens[row])));
     listbox(readers, { chosen: row => pin(state, row, null) });
-    readers.addEventListener("focusin", event => state.set({ pointed: { row: Number(event.target.dataset.index), column: null } }));
+    readers.addEventListener("focusin",
+      event => state.set({ pointed: { row: Number(event.target.dataset.index), column: null } }));
     readers.addEventListener("focusout", () => state.set({ pointed: null }));
     listenPatches(patches, example.picture, state, rowOf);
 
@@ -45,14 +49,16 @@ export const picture = {
       heads.update();
       mark(readers, row);
       const size = Math.min(LARGEST, container.clientWidth) / Math.max(example.picture.width, example.picture.height);
-      const plain = drawImage(original, example.picture, false, size), context = drawImage(patches, example.picture, true, size);
+      const plain = drawImage(original, example.picture, false, size),
+        context = drawImage(patches, example.picture, true, size);
       const wide = example.picture.width * size / across, high = example.picture.height * size / down;
       for (let i = 0; i < down * across; i++) {
-        const { value, stored } = plane.at(row, i + 1), strength = (stored ? value / colours.peak : 0) ** colours.power;
+        const strength = (drawnWeight(plane, row, i + 1) / colours.peak) ** colours.power;
         context.fillStyle = `rgba(${SHADE}, ${0.85 * Math.min(1, strength)})`;
         context.fillRect(i % across * wide, Math.floor(i / across) * high, wide, high);
       }
-      if (row >= 1 && row <= down * across) for (const each of [plain, context]) frame(each, (row - 1) % across * wide, Math.floor((row - 1) / across) * high, wide, high);
+      if (row >= 1 && row <= down * across) for (const each of [plain, context]) frame(each, (row - 1) % across * wide,
+        Math.floor((row - 1) / across) * high, wide, high);
       readout.replaceChildren(...describe(plane, { row, column: null }).nodes);
       scale.replaceChildren(legend(colours, scaleNote(state, true)));
     };
@@ -72,7 +78,9 @@ function overPatches(example, map, head, row) {
 function listenPatches(canvas, { grid: [down, across] }, state, rowOf) {
   const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
   const patch = (i, j) => 1 + clamp(i, down) * across + clamp(j, across);
-  const under = event => patch(Math.floor(event.offsetY / canvas.clientHeight * down), Math.floor(event.offsetX / canvas.clientWidth * across));
+  const under = event =>
+    patch(Math.floor(event.offsetY / canvas.clientHeight * down),
+      Math.floor(event.offsetX / canvas.clientWidth * across));
   canvas.addEventListener("pointermove", event => state.set({ pointed: { row: under(event), column: null } }));
   canvas.addEventListener("click", event => pin(state, under(event), null));
   canvas.addEventListener("pointerleave", () => state.set({ pointed: null }));
@@ -80,7 +88,8 @@ function listenPatches(canvas, { grid: [down, across] }, state, rowOf) {
     const move = MOVES[event.key], at = rowOf() - 1, inside = at >= 0 && at < down * across;
     if (!move) return;
     event.preventDefault();
-    state.set({ pointed: { row: inside ? patch(Math.floor(at / across) + move[0], at % across + move[1]) : 1, column: null } });
+    state.set({ pointed: { row: inside ? patch(Math.floor(at / across) + move[0], at % across + move[1]) : 1,
+      column: null } });
   });
 }
 
@@ -91,7 +100,8 @@ function frame(context, x, y, width, height) {
 
 /** Draw an image on a canvas, in colour or grey, scaled. */
 function drawImage(canvas, { width, height, pixels }, grey, scale) {
-  const rgb = bytes(pixels), small = element("canvas", "", { width, height }), image = small.getContext("2d").createImageData(width, height);
+  const rgb = bytes(pixels), small = element("canvas", "", { width, height }),
+    image = small.getContext("2d").createImageData(width, height);
   for (let i = 0; i < width * height; i++) {
     const [r, g, b] = rgb.subarray(3 * i, 3 * i + 3), level = 0.299 * r + 0.587 * g + 0.114 * b;
     image.data.set(grey ? [level, level, level, 255] : [r, g, b, 255], 4 * i);

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-
 CHUNK = 256  # queries at a time, so that intermediate results stay small
 
 

@@ -113,7 +113,8 @@ class View:
         """Write the page of all answers."""
         if self.page_writer is not None:
             return self.page_writer(answers, path)
-        return save_page(answers, path, model=str(self.run), command=options.command)
+        model = str(self.run) if isinstance(self.run, str | Path) else type(self.run).__name__
+        return save_page(answers, path, model=model, command=options.command)
 
 
 class TranslationView(View):

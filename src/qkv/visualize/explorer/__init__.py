@@ -42,7 +42,7 @@ The payload, format "qkv-attention", version 1:
     examples     [example]
     server       {endpoint, models}, of a served page only
 
-    example      source, text, score (null if undefined), unknown (tokens), notes (sentences),
+    example      source, text, score (null if undefined), score_name, unknown (tokens), notes (sentences),
                  texts (distinct token sequences), special (display text of special tokens), maps,
                  picture ({height, width, grid, pixels} or null), beams (or null), and parts of further views
     beams        hypotheses (examples with one map), leaves (the last node of each), nodes [{step, parent (index or -1),

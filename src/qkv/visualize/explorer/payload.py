@@ -67,7 +67,8 @@ def _example(answer: Answer) -> dict[str, Any]:
         "beams": _beams(answer) if isinstance(answer, SearchedAnswer) else None,
         "source": answer.source,
         "text": answer.text,
-        "score": answer.score if math.isfinite(answer.score) else None,
+        "score": _score(answer),
+        "score_name": _score_name(answer),
         "unknown": answer.unknown,
         "notes": [],
         "texts": texts,
@@ -76,6 +77,18 @@ def _example(answer: Answer) -> dict[str, Any]:
             {"layer": m.layer, "rows": texts.index(m.rows), "columns": texts.index(m.columns)} for m in answer.attention
         ],
     }
+
+
+def _score(answer: Answer) -> float | None:
+    """Return the score to show, None if it is undefined: of an image the probability of its label."""
+    score = math.exp(answer.score) if isinstance(answer, PictureAnswer) else answer.score
+    return score if math.isfinite(score) else None
+
+
+def _score_name(answer: Answer) -> str:
+    if isinstance(answer, PictureAnswer):
+        return "probability"
+    return "score" if answer.text else "mean log-probability of a token"
 
 
 def _beams(answer: SearchedAnswer) -> dict[str, Any]:

@@ -64,7 +64,8 @@ function showExample() {
     ...text ? [element("span", " → ", { className: "from" }), element("bdi", text)] : []);
   byId("meta").textContent = [
     example.maps.length === 1 ? clipped(example.maps[0].layer, LONGEST_TOKEN) : "",
-    example.score === null ? "" : `score ${Number(example.score.toPrecision(3)).toString().replace("-", "−")}`,
+    example.score === null ? ""
+      : `${example.score_name} ${Number(example.score.toPrecision(3)).toString().replace("-", "−")}`,
     example.unknown.length ? clipped(`out of vocabulary: ${example.unknown.map(quoted).join(" ")}`) : "",
     ...example.notes,
   ].filter(Boolean).join(" · ");

@@ -1,8 +1,8 @@
 // What views share: the example, layer and head that the state selects, colours of the theme, and the readout.
 
 import { colourScale } from "./colour.js";
-import { element } from "./dom.js";
-import { number, quoted } from "./text.js";
+import { element, quotation } from "./dom.js";
+import { number, visible } from "./text.js";
 import { planeOf, scaleOf } from "./weights.js";
 
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
@@ -67,9 +67,9 @@ export function describe(plane, { row, column }) {
   const weight = index => row !== null ? plane.at(row, index) : plane.at(index, column);
   const strongest = both ? [column] : largest(others, weight);
   const verb = row !== null ? " attends to " : " is attended to by ";
-  const nodes = [element("bdi", quoted(subject)), strongest.length ? verb : `${verb}no token with weight ≥ 0.01`];
+  const nodes = [quotation(visible(subject)), strongest.length ? verb : `${verb}no token with weight ≥ 0.01`];
   for (const index of strongest)
-    nodes.push(element("span", "", { className: "pair" }, element("bdi", quoted(tokens[index])), " ",
+    nodes.push(element("span", "", { className: "pair" }, quotation(visible(tokens[index])), " ",
       element("span", number(weight(index)), { className: "number" }), " "));
   return { nodes, strongest };
 }

@@ -9,6 +9,9 @@ export function element(tag, text = "", properties = {}, ...children) {
   return made;
 }
 
+/** A quoted text that does not change the direction of its surroundings. */
+export const quotation = text => element("b", "", {}, "“", element("bdi", text), "”");
+
 /** Create an option of a listbox. */
 export function option(index, ...children) {
   const made = element("div", "", { role: "option", tabIndex: -1 }, ...children);

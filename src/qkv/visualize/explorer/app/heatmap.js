@@ -1,9 +1,9 @@
 // A heat map on a canvas with pan and zoom; only the visible tiles of the needed level of detail are painted.
 
-import { element } from "./dom.js";
+import { element, quotation } from "./dom.js";
 import { axes, LABELLED, MARGIN } from "./axes.js";
 import { gestures } from "./gestures.js";
-import { number, quoted } from "./text.js";
+import { number, visible } from "./text.js";
 import { layOut } from "./viewport.js";
 import { drawnWeight, paint, whole } from "./weights.js";
 
@@ -24,9 +24,13 @@ export function heatMap(container, { label, point, pinned }) {
   const map = { plane: null, scale: null, at: { row: null, column: null }, view, tiles: new Map(), frame: 0,
     names: null };
 
-  const redraw = () => { map.frame ||= requestAnimationFrame(() => { map.frame = 0; draw(canvas, map); drawMarks(marks,
-    map); }); };
-  const resize = () => { if (map.plane && layOut(stage, [canvas, marks], map)) redraw(); };
+  const drawNow = () => {
+    map.frame = 0;
+    draw(canvas, map);
+    drawMarks(marks, map);
+  };
+  const redraw = () => { map.frame ||= requestAnimationFrame(drawNow); };
+  const resize = () => { if (map.plane && layOut(stage, [canvas, marks], map)) drawNow(); }; // resizing clears a canvas
   const observer = new ResizeObserver(resize);
   observer.observe(container);
 
@@ -43,8 +47,7 @@ export function heatMap(container, { label, point, pinned }) {
       if (map.plane !== plane) Object.assign(map, { names: null, fresh: true });
       if (map.plane !== plane || map.scale?.key !== scale.key) map.tiles.clear();
       Object.assign(map, { plane, scale });
-      layOut(stage, [canvas, marks], map);
-      redraw();
+      resize();
     },
     select(at, tipped) {
       map.at = at;
@@ -107,6 +110,7 @@ function tileAt(map, detail, whole, i, j) {
 
 /** Frame the selected row and column. */
 function drawMarks(canvas, { plane, view, at }) {
+  if (!plane) return;
   const context = canvas.getContext("2d"), ratio = devicePixelRatio;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, view.width, view.height);
@@ -126,8 +130,8 @@ function drawMarks(canvas, { plane, view, at }) {
 function showTip(tip, stage, { plane, view, at }, shown) {
   tip.hidden = !shown || at.row === null || at.column === null;
   if (tip.hidden) return;
-  tip.replaceChildren(element("bdi", quoted(plane.rowTokens[at.row])), " attends to ",
-    element("bdi", quoted(plane.columnTokens[at.column])), ` ${number(plane.at(at.row, at.column))}`);
+  tip.replaceChildren(quotation(visible(plane.rowTokens[at.row])), " attends to ",
+    quotation(visible(plane.columnTokens[at.column])), ` ${number(plane.at(at.row, at.column))}`);
   const x = view.left + (plane.columns.indexOf(at.column) + 1 - view.x) * view.cell + 8;
   const y = view.top + (plane.rows.indexOf(at.row) - view.y) * view.cell - tip.offsetHeight - 6;
   const limit = stage.clientWidth - tip.offsetWidth;

@@ -42,7 +42,7 @@ export const matrix = {
     const drawAll = () => {
       const { example, map: layer, plane, scale: colours } = selected(payload, state);
       const [rowName, columnName] = axisNames(example, layer);
-      split.classList.toggle("side", plane.rows.length + plane.columns.length > MANY);
+      split.classList.toggle("beside", plane.rows.length + plane.columns.length > MANY);
       rows.fill(rowName, plane.rowTokens, plane.rows, plane.key);
       columns.fill(columnName, plane.columnTokens, plane.columns, plane.key);
       map.show(plane, colours);
@@ -54,10 +54,10 @@ export const matrix = {
       const at = selection(state, plane), { row, column } = at, { nodes, strongest } = describe(plane, at);
       columns.shade(row === null ? null : index => drawnWeight(plane, row, index), colours);
       rows.shade(column === null ? null : index => drawnWeight(plane, index, column), colours);
-      // Scroll to the largest weight, but not in the group under the pointer.
-      rows.select(row, row !== null && state.row === row, column === null ? null : row ?? strongest[0] ?? 0);
-      columns.select(column, column !== null && state.column === column,
-        row === null ? null : column ?? strongest[0] ?? 0);
+      // Scroll to the largest weights, and to pinned tokens, but not in the group under the pointer.
+      const still = state.pointed === null, [best = 0] = strongest;
+      rows.select(row, row !== null && state.row === row, still || column !== null ? row ?? best : null);
+      columns.select(column, column !== null && state.column === column, still || row !== null ? column ?? best : null);
       map.select(at, true);
       readout.replaceChildren(...nodes);
     };

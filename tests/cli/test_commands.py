@@ -1,9 +1,11 @@
 """The commands: output streams, text and JSON output, and exit codes."""
 
+import html
 import json
 import os
 import subprocess
 import sys
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,8 +107,8 @@ def test_commands_and_options() -> None:
         "embed": ["--batch-size", "--device", "--input", "--json", "--normalize", "--output", "--pooling", "--strict"],
         "convert": ["--dtype", "--json", "--to"],
         "view": [
-            "--count", "--device", "--document", "--head", "--input", "--json", "--layer", "--num-beams", "--page",
-            "--png",
+            "--count", "--device", "--document", "--full", "--head", "--input", "--json", "--layer", "--num-beams",
+            "--open", "--page", "--png",
         ],
         "recipes": ["--json"],
         "recipes show": ["--json", "--set"],
@@ -291,6 +293,30 @@ def test_view_writes_a_page_and_a_png_and_prints_a_heat_map(qkv: Command, run: P
     assert picture.read_bytes().startswith(b"\x89PNG")
     ended = qkv("view", run, "--count", 2, "--page", page, "--json")
     assert objects(ended.out) == [{"page": str(page)}]
+
+
+def test_view_prints_at_most_a_screen_unless_asked(qkv: Command, run: Path, tmp_path: Path) -> None:
+    text, page = "Thursday, 5 March 2026 " * 6, tmp_path / "page.html"
+    capped = qkv("view", run, text, "--page", page)
+    assert len(capped.out.splitlines()) <= 24
+    assert "--full" in capped.out
+    full = qkv("view", run, text, "--page", page, "--full")
+    assert full.code == 0
+    assert "--full" not in full.out
+    assert len(full.out.splitlines()) > len(capped.out.splitlines())
+
+
+def test_view_opens_its_page_and_names_the_model_in_it(
+    qkv: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    page = tmp_path / "page.html"
+    assert qkv("view", run, TEXTS[0], "--num-beams", 3, "--page", page, "--open").code == 0
+    assert opened == [page.as_uri()]
+    text = page.read_text(encoding="utf-8")
+    assert f"<title>Attention of {html.escape(str(run))}</title>" in text
+    assert '"beams":{"hypotheses":' in text
 
 
 def test_view_fails_before_writing_anything(qkv: Command, run: Path, tmp_path: Path) -> None:

@@ -23,10 +23,12 @@ def one_hot(rows: str | list[str], columns: str | list[str], *, read: list[int])
     return AttentionMap("decoder", tuple(rows), tuple(columns), np.eye(len(columns))[read][None])
 
 
-def printed(attention_map: AttentionMap, *, width: int = 80, head: int | None = None) -> list[str]:
+def printed(
+    attention_map: AttentionMap, *, width: int = 80, head: int | None = None, max_lines: int | None = None
+) -> list[str]:
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as capture:
-        console.print(heat_map(attention_map, head=head))
+        console.print(heat_map(attention_map, head=head, max_lines=max_lines))
     return capture.get().splitlines()
 
 
@@ -48,6 +50,22 @@ def test_without_colour_the_full_block_marks_the_attended_token() -> None:
     assert first.index("█") == heading.index("z")
     assert second.index("█") == heading.index("x")
     assert first.count("█") == second.count("█") == 2
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 5), (200, 5), (3, 400), (339, 339), (25, 90)])
+@pytest.mark.parametrize("lines", [15, 24, 60])
+def test_a_heat_map_fits_the_screen_and_says_what_is_left_out(rows: int, columns: int, lines: int) -> None:
+    large = AttentionMap("encoder.0", ("token",) * rows, ("token",) * columns, np.full((1, rows, columns), 1 / columns))
+    everything, capped = printed(large), printed(large, max_lines=lines)
+    assert len(capped) <= lines
+    if len(everything) < lines:
+        assert capped == everything
+    else:
+        assert f"of {rows} rows" in capped[-1]
+        assert f"of {columns} columns" in capped[-1]
+        assert "--full" in capped[-1]
+        shown = sum(line.startswith("token ") for line in capped)
+        assert shown >= min(rows, lines // 3)  # the screen is used
 
 
 def test_very_long_tokens_and_layer_names_are_truncated() -> None:

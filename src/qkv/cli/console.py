@@ -2,6 +2,8 @@
 
 import json
 import math
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -63,6 +65,16 @@ def result_rich(renderable: RenderableType) -> None:
     with console.capture() as capture:
         console.print(renderable)
     _print(capture.get().removesuffix("\n"))
+
+
+def screen_lines() -> int:
+    """Return the number of lines that a figure may have without scrolling off the screen: 24 if it is not known."""
+    return max(12, shutil.get_terminal_size((80, 24)).lines - 3)
+
+
+def command_line() -> str:
+    """Return the command that is running, as a shell takes it."""
+    return shlex.join(["qkv", *sys.argv[1:]])
 
 
 _redirected: list[list[str]] = []  # lines of the results that go to a file instead of stdout

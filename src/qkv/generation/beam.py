@@ -4,6 +4,7 @@ The beams of a row share the initial state, and finished rows are removed from t
 once per step, to learn which rows are finished.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ def beam_search(
     length_penalty: float = 1.0,
     coverage: Coverage | None = None,
     exact: bool = False,
+    observe: "Observe" = lambda candidates, kept: None,  # called with the candidates of each step, and those kept
 ) -> list[list[Hypothesis]]:
     """Return the `num_beams` best hypotheses of each row of the state, best first.
 
@@ -45,9 +47,7 @@ def beam_search(
     state = shared = select(state, parents)
     grammar_state = constraint_state.init_grammar(parents)
     token = torch.tensor(constraints.per_row("begin"), device=model.device)[parents]
-    # All beams of a row start out equal: disable all but one, or each would find the same hypotheses.
-    running = torch.full((constraints.batch, num_beams), -torch.inf, device=model.device)
-    running[:, 0] = 0.0
+    running = _first_scores(constraints.batch, num_beams, model.device)
     finished = FinishedHypotheses.empty(constraints.batch, num_beams, model.device)
     results: dict[int, list[End]] = {}
     with track_coverage(model, coverage) as tracker:
@@ -61,7 +61,8 @@ def beam_search(
             candidates = expand(running, constraint_state.apply(log_p, step, row_ids))
             end_scores, end_rows = candidates.ended(constraints.end, num_beams)
             finished = finished.merge(end_scores / (step + 1) ** length_penalty + penalty[end_rows], step, end_rows)
-            running, rows, tokens = candidates.running(constraints.end, num_beams)
+            running, rows, tokens = kept = candidates.running(constraints.end, num_beams)
+            observe(candidates, kept)
             if exact:  # upper bound: log p can only fall, the length grow to its maximum, and the coverage be complete
                 bound = running / (constraint_state.max_lengths(active)[:, None] + 1) ** length_penalty
             else:
@@ -71,8 +72,8 @@ def beam_search(
                 results |= (row for row, is_done in zip(finished.ends(active), done, strict=True) if is_done)
                 if all(done):
                     break
-                kept = torch.tensor([row for row, is_done in enumerate(done) if not is_done], device=model.device)
-                active, running, finished, rows, tokens = select((active, running, finished, rows, tokens), kept)
+                left = torch.tensor([row for row, is_done in enumerate(done) if not is_done], device=model.device)
+                active, running, finished, rows, tokens = select((active, running, finished, rows, tokens), left)
                 state, shared = select((state, shared), rows.flatten())
             else:
                 state = select(state, rows.flatten(), shared=shared)
@@ -80,6 +81,13 @@ def beam_search(
             grammar_state = select(grammar_state, parents)
             tracker.reorder(parents)
     return hypotheses(back_pointers, [results[row] for row in range(constraints.batch)])
+
+
+def _first_scores(rows: int, beam: int, device: torch.device) -> Float[Tensor, "rows beam"]:
+    """Return the scores before the first step: all beams of a row are equal, so all but the first are disabled."""
+    scores = torch.full((rows, beam), -torch.inf, device=device)
+    scores[:, 0] = 0.0
+    return scores
 
 
 class Candidates(NamedTuple):
@@ -100,6 +108,9 @@ class Candidates(NamedTuple):
         """Return the `beam` best candidates that do not end."""
         scores, rank = self.scores.masked_fill(self.tokens.eq(end), -torch.inf).topk(beam)
         return Candidates(scores, self.rows.gather(1, rank), self.tokens.gather(1, rank))
+
+
+Observe = Callable[[Candidates, Candidates], None]
 
 
 def expand(running: Float[Tensor, "rows beam"], log_p: Float[Tensor, "hypotheses vocabulary"]) -> Candidates:

@@ -19,7 +19,7 @@ from qkv.pipelines.tagger import encode_sentences
 from qkv.tokenizers.words import split_words
 from qkv.types import Float, Int, Tensor
 
-MAX_WEIGHTS = 2**24  # kept in all: a page stores them in 32 MiB
+MAX_WEIGHTS = 2**26  # kept in all: 12 layers of 12 heads fit for 680 tokens
 POOLED = ("[text]",)  # row name of a query that pools the whole text
 
 
@@ -100,7 +100,8 @@ class AttentionProbe(Pipeline):
         rank = getattr(self.model.config, "rank", None)  # Linformer: keys are projections of all tokens
         keys = pieces if rank is None else tuple(f"mixture {number}" for number in range(1, rank + 1))
         maps = (_map(name, record.weights[0].float().cpu(), pieces, keys) for name, record in records.items())
-        return Answer(text, prediction.text, prediction.score, tuple(maps))
+        special = () if self._tokenizer is None else self._tokenizer.special_pieces
+        return Answer(text, prediction.text, prediction.score, tuple(maps), special=special)
 
     def _labelled(self, tokens: Int[Tensor, "1 length"], tree: DependencyTree | None) -> Prediction:
         assert isinstance(self.model, TextEncoder)

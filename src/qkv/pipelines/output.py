@@ -28,6 +28,11 @@ class AttentionMap:
     copied: Float[np.ndarray, "rows"] | None = None  # probability that each row was copied from the columns
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Heads, rows and columns."""
+        return np.shape(self.weights)
+
+    @property
     def average(self) -> Float[np.ndarray, "rows columns"]:
         """The weights with the heads averaged."""
         return self.weights.mean(axis=0)
@@ -77,6 +82,7 @@ class Answer:
     maps: AttentionMaps | Callable[[], AttentionMaps] = field(default=(), repr=False, compare=False)
     unknown: tuple[str, ...] = ()  # characters of the source that are not in the vocabulary
     new_tokens: int = 0  # number of generated tokens, without the end token
+    special: tuple[str, ...] = ()  # display text of the special tokens, such as [CLS] and </s>
 
     @cached_property
     def attention(self) -> AttentionMaps:

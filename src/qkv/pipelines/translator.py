@@ -197,6 +197,7 @@ class Translator(DecoderPipeline):
             partial(self._attention_of, source, hypothesis) if maps is None else maps,
             self.tokenizer.source.unknown_pieces(source.encoding),
             len(hypothesis.tokens),
+            self.tokenizer.special_pieces,
         )
 
     def _attention_of(self, source: Source, hypothesis: Hypothesis) -> AttentionMaps:

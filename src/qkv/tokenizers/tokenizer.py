@@ -84,6 +84,16 @@ class Tokenizer(ABC):
         return self
 
     @property
+    def special_pieces(self) -> tuple[str, ...]:
+        """The display text of the special tokens other than unk, of both sides."""
+        pieces = {
+            side.piece(token): None
+            for side in (self.source, self.target)
+            for token in sorted(side.special_tokens.ids - {side.special_tokens.unk})
+        }
+        return tuple(pieces)
+
+    @property
     @abstractmethod
     def vocab(self) -> dict[str, int]:
         """The id of each token."""

@@ -1,8 +1,8 @@
 """Attention visualization: heat maps in the terminal, figures and interactive pages."""
 
+from qkv.visualize.explorer import save_page
 from qkv.visualize.figure import save_png
 from qkv.visualize.image_overlay import over_patches, save_picture_png
-from qkv.visualize.pages.attention_page import save_page
 from qkv.visualize.selection import pick_map
 from qkv.visualize.terminal import heat_map
 

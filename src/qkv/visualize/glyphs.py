@@ -3,7 +3,7 @@
 import unicodedata
 
 _MARKS = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥", "\u00a0": "⍽"}
-LONGEST_TOKEN = 80  # maximum characters shown of a token; as in attention_page.html
+LONGEST_TOKEN = 80  # maximum characters shown of a token; as in explorer/app/text.js
 LONGEST_TEXT = 2000  # maximum characters shown of a text or tooltip
 ELLIPSIS = "…"
 _JOINERS = "\u200c\u200d"  # required by the spelling of some languages, e.g. Persian

@@ -24,13 +24,17 @@ _MOST_LABEL_WIDTH = 20
 _WORTH_A_NUMBER = 0.05
 
 
-def heat_map(attention_map: AttentionMap, *, head: int | None = None) -> RenderableType:
-    """Return a rich renderable of a layer's attention, for one head or averaged over heads."""
+def heat_map(attention_map: AttentionMap, *, head: int | None = None, max_lines: int | None = None) -> RenderableType:
+    """Return a rich renderable of a layer's attention, for one head or averaged over heads.
+
+    With `max_lines`, rows and columns that do not fit into as many lines are left out, and a line says so.
+    """
     return _HeatMap(
         caption(attention_map, head),
         tuple(visible(token) for token in attention_map.rows),
         tuple(visible(token) for token in attention_map.columns),
         pick_head(attention_map, head),
+        max_lines,
     )
 
 
@@ -59,6 +63,7 @@ class _HeatMap:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     weights: Float[np.ndarray, "rows columns"]
+    max_lines: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.weights.size == 0:
@@ -75,18 +80,23 @@ class _HeatMap:
         peak = float(self.weights.max())
         labels = label_width(self.rows, width)
         panels = list(_panels(column_widths(self.columns), width - labels - 1))
+        rows, shown = _fitting(len(self.rows), len(panels), self.max_lines)
         yield Text(self.caption, style="bold", overflow="ellipsis")
-        for panel in panels:
+        for panel in panels[:shown]:
             if len(panels) > 1:
                 yield Text()
                 yield Text(f"columns {min(panel) + 1}–{max(panel) + 1} of {len(self.columns)}", style="dim")
             yield _heading(self.columns, panel, labels)
-            for row, weights in zip(self.rows, self.weights, strict=True):
+            for row, weights in zip(self.rows[:rows], self.weights[:rows], strict=True):
                 label = Text(_flush_right(row, labels) + " ")
                 cells = (brush.cell(float(weights[j]), float(weights[j]) / (peak or 1.0), panel[j]) for j in panel)
                 yield label.append_text(Text().join(cells))
         yield Text()
         yield _legend(brush, peak, labels)
+        if rows < len(self.rows) or shown < len(panels):
+            columns = max(panels[shown - 1]) + 1
+            cut = f"{rows} of {len(self.rows)} rows, {columns} of {len(self.columns)} columns"
+            yield Text(f"{cut}: the page shows everything, as does --full", style="dim")
 
 
 def _brush(console: Console, options: ConsoleOptions) -> _Brush:
@@ -124,6 +134,18 @@ def _panels(widths: list[int], max_width: int) -> Iterator[dict[int, int]]:
             panel = {}
         panel[j] = width
     yield panel
+
+
+def _fitting(rows: int, panels: int, max_lines: int | None) -> tuple[int, int]:
+    """Return how many rows and panels fit into `max_lines` lines; all of them without a limit."""
+    if max_lines is None:
+        return rows, panels
+    around = 4  # caption, empty line, legend, and the line that says what is left out
+    if panels == 1:
+        return min(rows, max(1, max_lines - around - 1)), 1
+    per_panel = 3  # empty line, numbers of the columns, heading
+    shown = max(1, (max_lines - around) // (per_panel + rows))
+    return min(rows, max(1, (max_lines - around) // min(shown, panels) - per_panel)), min(shown, panels)
 
 
 def _heading(headings: tuple[str, ...], panel: dict[int, int], label_width: int) -> Text:

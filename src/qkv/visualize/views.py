@@ -13,6 +13,7 @@ from qkv.datasets.examples.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.hub.model_folder import ModelFolder
 from qkv.interpret.attention_probe import AttentionProbe
+from qkv.interpret.beam_probe import BeamProbe
 from qkv.interpret.document_probe import DocumentProbe
 from qkv.interpret.episode_probe import EpisodeProbe
 from qkv.interpret.game_probe import GameProbe
@@ -31,10 +32,10 @@ from qkv.pipelines.story_answerer import StoryAnswerer
 from qkv.pipelines.translator import Translator
 from qkv.runtime.text import printable
 from qkv.tokenizers.sentences import split_sentences
+from qkv.visualize.explorer import save_page
 from qkv.visualize.figure import save_png
 from qkv.visualize.image_overlay import over_patches, save_picture_png
 from qkv.visualize.memory_figure import save_memory_png
-from qkv.visualize.pages.attention_page import save_page
 from qkv.visualize.pages.caption_page import save_captions
 from qkv.visualize.pages.document_page import document_lines, save_document_page
 from qkv.visualize.pages.episode_page import save_episode_page, save_episode_png
@@ -54,6 +55,8 @@ class ViewOptions:
     head: int | None = None  # head to plot; None: average
     count: int = 20  # number of test examples, if there are no inputs
     num_beams: int = 1
+    max_lines: int | None = None  # of a figure in the terminal; None: no limit
+    command: str = ""  # that the page names
 
 
 class View:
@@ -63,7 +66,7 @@ class View:
     inputs: ClassVar[str] = "a text"
     default_inputs: ClassVar[bool] = False  # whether there are examples to show if no inputs are passed
     options: ClassVar[frozenset[str]] = frozenset({"document", "page", "png", "layer", "head"})
-    save_page: ClassVar[Callable[..., Path]] = staticmethod(save_page)  # of all answers
+    page_writer: ClassVar[Callable[..., Path] | None] = None  # of all answers; None: the explorer
     save_png: ClassVar[Callable[..., Path]] = staticmethod(save_png)  # of one answer
 
     def __init__(self, run: Path, device: str, load_data: Callable[[], Dataset[Any]]) -> None:
@@ -91,7 +94,7 @@ class View:
 
     def figure(self, answer: Any, options: ViewOptions) -> RenderableType | None:
         """Return a figure for the terminal; raise if the layer or the head does not exist."""
-        return heat_map(pick_map(answer, options.layer), head=options.head)
+        return heat_map(pick_map(answer, options.layer), head=options.head, max_lines=options.max_lines)
 
     def report(self, answer: Any) -> dict[str, Any]:
         """Return measurements of an answer for --json."""
@@ -101,10 +104,17 @@ class View:
         self, answers: Sequence[Any], page: Path | None, png: Path | None, options: ViewOptions
     ) -> dict[str, str]:
         """Write the page of all answers and the PNG of the first, and return their paths."""
-        written = {"page": str(self.save_page(answers, page or self.run / "attention.html"))}
+        written = {"page": str(self.write_page(answers, page or self.run / "attention.html", options))}
         if png is not None:
             written["png"] = str(self.save_png(answers[0], png, layer=options.layer, head=options.head))
         return written
+
+    def write_page(self, answers: Sequence[Any], path: Path, options: ViewOptions) -> Path:
+        """Write the page of all answers."""
+        if self.page_writer is not None:
+            return self.page_writer(answers, path)
+        model = str(self.run) if isinstance(self.run, str | Path) else type(self.run).__name__
+        return save_page(answers, path, model=model, command=options.command)
 
 
 class TranslationView(View):
@@ -123,6 +133,8 @@ class TranslationView(View):
             splits = self.load_data().splits
             name = next((name for name in splits if name.startswith("test")), "valid")
             sources = [pair.source_input for pair in splits[name][: options.count]]
+        if options.num_beams > 1 and not isinstance(translator, Parser):
+            return BeamProbe(translator.model, device=self.device)(sources, num_beams=options.num_beams)
         return translator(sources, num_beams=options.num_beams, attention=True)
 
 
@@ -150,7 +162,7 @@ class CaptionView(View):
     model_class = ShowAttendTell
     inputs = "an image path"
     options = View.options - {"document"} | {"num_beams"}
-    save_page = staticmethod(save_captions)
+    page_writer = staticmethod(save_captions)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Caption the images."""
@@ -173,7 +185,7 @@ class PictureView(View):
 
     def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
         """Return the attention to the patches as a grid."""
-        return heat_map(over_patches(answer, options.layer), head=options.head)
+        return heat_map(over_patches(answer, options.layer), head=options.head, max_lines=options.max_lines)
 
 
 class DocumentView(View):
@@ -181,7 +193,7 @@ class DocumentView(View):
 
     model_class = HAN
     options = frozenset({"document", "page"})
-    save_page = staticmethod(save_document_page)
+    page_writer = staticmethod(save_document_page)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Classify the documents."""
@@ -249,7 +261,7 @@ class EpisodeView(NumberedView):
     model_class = SNAIL
     inputs = "numbers of test episodes"
     options = frozenset({"page", "png", "layer", "count"})
-    save_page = staticmethod(save_episode_page)
+    page_writer = staticmethod(save_episode_page)
     save_png = staticmethod(lambda episode, path, **selection: save_episode_png(episode, path))  # of all its layers
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:

@@ -12,7 +12,17 @@ import typer
 
 from qkv.cli import options, texts
 from qkv.cli.commands.evaluate import find_run
-from qkv.cli.console import info, note, on_terminal, progress_bar, result_json, result_line, result_rich, results_to
+from qkv.cli.console import (
+    command_line,
+    info,
+    note,
+    on_terminal,
+    progress_bar,
+    result_json,
+    result_line,
+    result_rich,
+    results_to,
+)
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,7 +80,7 @@ def chat(
     bot = ChatBot(run, device=device, dtype=dtype.value, **_limits(run, history_turns, history_tokens))
     bot.check(config)
     printer = Printer(json, attention, page is not None, prompt=interactive and on_terminal() and not json)
-    with _page_of(printer.replies, page), results_to(output):
+    with _page_of(printer.replies, page, run), results_to(output):
         if lines is None:
             _converse(bot, config, printer)
         else:
@@ -233,7 +243,7 @@ def _read_line(prompt: bool) -> str | None:
 
 
 @contextmanager
-def _page_of(replies: "Sequence[Reply]", page: Path | None) -> Iterator[None]:
+def _page_of(replies: "Sequence[Reply]", page: Path | None, run: Path) -> Iterator[None]:
     """Write the page of the replies at the end, also if the conversation is interrupted."""
     try:
         yield
@@ -241,4 +251,4 @@ def _page_of(replies: "Sequence[Reply]", page: Path | None) -> Iterator[None]:
         if page is not None and replies:
             from qkv.visualize import save_page
 
-            info(f"attention: {save_page(replies, page)}")
+            info(f"attention: {save_page(replies, page, model=str(run), command=command_line())}")

@@ -7,7 +7,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.commands.evaluate import evaluate_split, table
-from qkv.cli.console import info, result, result_json, result_rich
+from qkv.cli.console import command_line, info, result, result_json, result_rich
 from qkv.errors import InputError
 
 RECIPE = "dates-gru"
@@ -62,7 +62,7 @@ def demo(
     info("3. Translate and show the attention weights")
     answers = translator(EXAMPLES, attention=True)
     extra = translator([pair.source for pair in pairs[:45]], attention=True)
-    page = save_page([*answers, *extra], output / "attention.html", title="qkv demo: attention of a date normalizer")
+    page = save_page([*answers, *extra], output / "attention.html", model=str(output), command=command_line())
     picture = save_png(answers[0], output / "attention.png")
     if json:
         summary = {"seconds": done.state.seconds, "size": evaluation.size, **evaluation.scores}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.console import info, note, on_terminal, result_json, result_line, result_rich, results_to
+from qkv.cli.console import command_line, info, note, on_terminal, result_json, result_line, result_rich, results_to
 from qkv.runtime.files import write_atomically
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def parse(
 
         if not parser.model.alignment_layers:
             note("this model has no attention; the page shows trees only")
-        info(f"attention: {save_page(shown, page)}")
+        info(f"attention: {save_page(shown, page, model=parser.name, command=command_line())}")
 
 
 def _sentence(line: str, tokenized: bool) -> "str | Tagged":

@@ -10,7 +10,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.bulk import bulk_files, decode_files
-from qkv.cli.console import info, progress_bar, result, result_json, result_line, results_to
+from qkv.cli.console import command_line, info, progress_bar, result, result_json, result_line, results_to
 from qkv.cli.texts import CHUNK, add_unknown_tokens, note_unknown_tokens, read_conllu, read_texts
 from qkv.cli.workers import DecodeJob, Report
 from qkv.errors import InputError
@@ -223,7 +223,7 @@ def _translate_and_print(decoder: TranslationDecoder, sources: list["str | Tagge
     if page is not None:
         from qkv.visualize import save_page
 
-        info(f"attention: {save_page(shown, page)}")
+        info(f"attention: {save_page(shown, page, model=decoder.translator.name, command=command_line())}")
 
 
 @dataclass(frozen=True)

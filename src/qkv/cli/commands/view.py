@@ -1,5 +1,6 @@
 """`qkv view`: attention visualization."""
 
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +9,7 @@ import typer
 
 from qkv.cli import options, texts
 from qkv.cli.commands.evaluate import open_run
-from qkv.cli.console import info, note, result, result_json, result_rich
+from qkv.cli.console import command_line, info, note, result, result_json, result_rich, screen_lines
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ Layer = Annotated[
 Head = Annotated[
     int | None, typer.Option("--head", min=0, max=options.MAX_COUNT, help="Head to plot [average over heads].")
 ]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
+Full = Annotated[bool, typer.Option("--full", help="Print the whole heat map, even if it exceeds the screen.")]
 Count = Annotated[
     int, typer.Option("--count", min=1, max=options.MAX_COUNT, help="Test examples to show if there are no inputs.")
 ]
@@ -45,6 +48,8 @@ def view(
     head: Head = None,
     count: Count = COUNT,
     num_beams: options.NumBeams = 1,
+    open_page: Open = False,
+    full: Full = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
@@ -70,11 +75,14 @@ def view(
     sources = _read_sources(text, file, document)
     if not sources and not shown.default_inputs:
         raise InputError(f"{run} is a {network.__name__}: pass {shown.inputs}")
-    view_options = ViewOptions(layer, head, count, num_beams)
+    max_lines = None if full else screen_lines()
+    view_options = ViewOptions(layer, head, count, num_beams, max_lines, command_line())
     answers = shown.probe(sources, view_options)
     figure = shown.figure(answers[0], view_options)  # fails before any file is written
     _print_notes(shown, sources, answers)
     written = shown.write(answers, page, png, view_options)
+    if open_page:
+        webbrowser.open(Path(next(iter(written.values()))).absolute().as_uri())
     if json:
         result_json({**written, **shown.report(answers[0])})
         return

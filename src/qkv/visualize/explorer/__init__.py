@@ -1,0 +1,66 @@
+"""The explorer: one web application for attention, as a file, behind `qkv serve`, and embedded in documents.
+
+`save_page(answers, path, model=..., command=...)` writes a self-contained file, `served_page(models)` returns the page
+of a server, and `build_payload(answers, model=..., command=...)` returns the JSON value that both show: the file embeds
+it, and a server returns it from a POST request to /attention with {model, input, options}, where options are
+{ablate: [{layer, head}], mask: [token indices], layer}.
+
+The application is plain ES modules in `app/`, which `bundle.py` joins into one script. It allows single-line imports of
+names (`import { a, b } from "./x.js";`) and `export function`, `export const` (one name each) and `export class`;
+modules must not import each other in a circle.
+
+A view is an object in its own module in `app/views/`, listed in `app/views/index.js`:
+
+    view = {
+      name: "matrix",                        in the address: #view=matrix
+      label: "Matrix",                       of its tab
+      controls: ["layer", "special", ...],   of app.js's CONTROLS: layer, head, special, scale, curve
+      standalone: false,                     true if it needs no attention map
+      accepts(payload, state),               whether it can show the example `exampleOf(payload, state)`
+      render(container, payload, state),     fill an empty element; return a handle
+    }
+    handle = {
+      update(changed),    after a change of the state; `changed` is the set of its keys. Without it, render is repeated.
+      figure(),           a drawing for SVG and PNG: { width, height, items } with items of type rect, path, text, image
+      destroy(),          remove observers
+    }                     all optional
+
+`state` (state.js) has view, example, layer, head, row and column (pinned tokens), special, scale, curve and theme, all
+kept in the address, and `pointed`, the { row, column } under the pointer. `state.set({...})` changes it; a view may add
+keys, whose values are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe`),
+weights.js (`planeOf`, `thumbnail`, `paint`), colour.js (`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js
+(`heatMap` with pan and zoom, `heatMapFigure`), heads.js (`headStrip`), text.js (`visible`, `spelled`, `quoted`), dom.js
+(`element`, `listbox`, `select`, `button`). All data is inserted as text, never as markup; inline event handlers, style
+attributes in markup, outside requests, eval and images from addresses are blocked by the page's policy (draw images on
+a canvas).
+
+The payload, format "qkv-attention", version 1:
+
+    format, version, qkv (version), title, model, command
+    ramps        {light, dark}: colours of the scale
+    notes        sentences on precision and completeness
+    examples     [example]
+    server       {endpoint, models}, of a served page only
+
+    example      source, text, score (null if undefined), score_name, unknown (tokens), notes (sentences),
+                 texts (distinct token sequences), special (display text of special tokens), maps,
+                 picture ({height, width, grid, pixels} or null), beams (or null), and parts of further views
+    beams        hypotheses (examples with one map), leaves (the last node of each), nodes [{step, parent (index or -1),
+                 token, log_p, score (null if it goes on), kept}]
+    map          layer, rows and columns (indices into texts), heads, weights, statistics, overview
+    weights      {encoding: "dense", steps}: base64 of little-endian uint16 [heads, rows, columns]; a weight is
+                 step / 65535
+                 {encoding: "sparse", k, columns, steps}: the k largest weights of each row, largest first, as uint16
+                 [heads + 1, rows, k]; the last head is the average of the others
+    statistics   {peak, entropy, distance, diagonality}: a list each, over heads, the average of the heads last
+    overview     {height, width, values}: of large maps, the largest weight of each block, as uint16
+                 [heads + 1, height, width]
+
+Pages stay under 15 MB: `packing.plan` stores fewer weights of each row, then fewer layers, then fewer examples, and the
+notes say so.
+"""
+
+from qkv.visualize.explorer.page import save_page, served_page
+from qkv.visualize.explorer.payload import build_payload
+
+__all__ = ["build_payload", "save_page", "served_page"]

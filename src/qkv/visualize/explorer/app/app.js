@@ -1,0 +1,223 @@
+// The application: header, examples, tabs of views, controls, export and footer.
+
+import { current, exampleOf, isDark, onSystemTheme, themeColours } from "./context.js";
+import { button, byId, element, listbox, mark, option, select } from "./dom.js";
+import { download, toCanvas, toSvg } from "./export.js";
+import { headName } from "./heads.js";
+import { serverForm } from "./server.js";
+import { createState } from "./state.js";
+import { clipped, LONGEST_TOKEN, quoted, visible } from "./text.js";
+import { VIEWS } from "./views/index.js";
+
+const payload = JSON.parse(byId("data").textContent), state = createState();
+byId("data").textContent = ""; // frees the memory of the text
+let shown = null; // the rendered view: { view, handle, example }
+
+const CONTROLS = {
+  layer: () => {
+    const { example, map } = current(payload, state);
+    if (example.maps.length <= 1) return null;
+    return select("Layer", example.maps.map(each => [each.layer, clipped(each.layer, LONGEST_TOKEN)]), map.layer,
+      layer => state.set({ layer, row: null, column: null }));
+  },
+  head: () => {
+    const { map, head } = current(payload, state);
+    if (map.heads <= 1) return null;
+    const heads = [["average", "average"], ...[...Array(map.heads).keys()].map(each => [each, `head ${each}`])];
+    return select("Head", heads, head, value => state.set({ head: value === "average" ? value : Number(value) }));
+  },
+  special: () => exampleOf(payload, state).special.length === 0 ? null
+    : select("Special tokens",
+      [["shown", "shown"], ["hidden", "hidden"], ["renormalized", "hidden, rows rescaled to 1"]], state.special,
+      special => state.set({ special })),
+  scale: () =>
+    select("Colour scale", [["shared", "one for all heads"], ["own", "each head to its maximum"]], state.scale,
+      scale => state.set({ scale })),
+  curve: () =>
+    select("Colours", [["", "automatic"], ["linear", "linear"], ["root", "square root"]], state.curve,
+      curve => state.set({ curve })),
+};
+
+function showHeader() {
+  byId("title").textContent = payload.title;
+  const facts = [["Model", payload.model], ["Command", payload.command],
+    ["qkv", payload.qkv]].filter(([, value]) => value);
+  byId("facts").replaceChildren(...facts.map(([name, value]) =>
+    element("div", "", {}, element("dt", name), element("dd", clipped(value)))));
+  byId("notes").replaceChildren(...payload.notes.map(note => element("p", note)));
+}
+
+function showExamples() {
+  byId("examples").replaceChildren(...payload.examples.map((example, i) =>
+    option(i, element("span", clipped(example.source), { className: "from", dir: "auto" }),
+      element("span", clipped(example.text), { dir: "auto" }))));
+  byId("filter").hidden = payload.examples.length <= 12;
+  byId("picker").hidden = payload.examples.length <= 1;
+  byId("columns").classList.toggle("single", payload.examples.length <= 1);
+}
+
+function showExample() {
+  const example = exampleOf(payload, state),
+    [source, text] = [example.source, example.text].map(whole => clipped(whole));
+  mark(byId("examples"), state.example);
+  byId("heading").replaceChildren(element("bdi", source, { className: text ? "from" : "" }),
+    ...text ? [element("span", " → ", { className: "from" }), element("bdi", text)] : []);
+  byId("meta").textContent = [
+    example.maps.length === 1 ? clipped(example.maps[0].layer, LONGEST_TOKEN) : "",
+    example.score === null ? ""
+      : `${example.score_name} ${Number(example.score.toPrecision(3)).toString().replace("-", "−")}`,
+    example.unknown.length ? clipped(`out of vocabulary: ${example.unknown.map(quoted).join(" ")}`) : "",
+    ...example.notes,
+  ].filter(Boolean).join(" · ");
+}
+
+/** Why there is nothing to show, or "". */
+function silence() {
+  const { example, map } = current(payload, state);
+  if (!example) return payload.server ? "" : "This page has no examples.";
+  if (VIEWS.some(view => view.accepts(payload, state) && view.standalone)) return "";
+  if (!map) return "No attention weights were recorded.";
+  return example.texts[map.rows].length && example.texts[map.columns].length ? "" : "No tokens to show.";
+}
+
+function show() {
+  const message = silence(),
+    accepted = message || !payload.examples.length ? [] : VIEWS.filter(view => view.accepts(payload, state));
+  byId("silence").textContent = message;
+  byId("silence").hidden = !message;
+  const view = accepted.find(each => each.name === state.view) ?? accepted[0];
+  showTabs(accepted, view);
+  shown?.handle?.destroy?.();
+  byId("view").replaceChildren();
+  byId("tools").hidden = !view;
+  shown = view ? { view, handle: null, example: exampleOf(payload, state) } : null;
+  if (!view) return;
+  showControls(view);
+  byId("view").setAttribute("aria-label", view.label);
+  shown.handle = view.render(byId("view"), payload, state);
+  byId("exports").hidden = !shown.handle?.figure;
+}
+
+function showTabs(accepted, view) {
+  byId("tabs").hidden = accepted.length <= 1;
+  byId("tabs").replaceChildren(...accepted.map(each => {
+    const tab = button(each.label, () => state.set({ view: each.name }),
+      { role: "tab", ariaSelected: String(each === view), tabIndex: each === view ? 0 : -1 });
+    tab.dataset.view = each.name;
+    tab.setAttribute("aria-controls", "view");
+    return tab;
+  }));
+}
+
+function showControls(view) {
+  const focused = byId("controls").contains(document.activeElement) ? document.activeElement.ariaLabel : null;
+  byId("controls").replaceChildren(...(view.controls ?? []).map(name => CONTROLS[name]()).filter(Boolean));
+  if (focused) byId("controls").querySelector(`[aria-label="${focused}"]`)?.focus();
+}
+
+function update(changed) {
+  if (changed.has("theme")) showTheme();
+  if (changed.has("example") && payload.examples.length) showExample();
+  const accepted = payload.examples.length ? VIEWS.filter(view => view.accepts(payload, state)) : [];
+  const wanted = accepted.find(each => each.name === state.view) ?? accepted[0];
+  if (!shown || changed.has("example") || wanted !== shown.view || !shown.handle?.update) return show();
+  if (![...changed].every(key => ["pointed", "row", "column"].includes(key))) showControls(shown.view);
+  shown.handle.update(changed);
+}
+
+function showTheme() {
+  document.documentElement.dataset.theme = state.theme;
+  byId("theme").textContent = isDark(state) ? "Light" : "Dark";
+  byId("theme").ariaLabel = isDark(state) ? "Use light colours" : "Use dark colours";
+}
+
+/** File name of an export: the model, the view and the example. */
+const fileName = extension =>
+  `${`${payload.model || "attention"}-${shown.view.name}-${state.example + 1}`.replace(/[^\w.-]+/g, "-")}.${extension}`;
+
+/** A figure with a line beneath it that names what it shows. */
+function captioned(figure) {
+  const { example, map, head } = current(payload, state), controls = shown.view.controls ?? [];
+  const which = controls.includes("layer") ? [map.layer, map.heads > 1 ? headName(head) : ""] : [shown.view.label];
+  const text = [payload.model, ...which, clipped(example.source, 80)].filter(Boolean)
+    .map(part => part.split(" ").map(word => word && visible(word)).join(" ")).join(" · ");
+  const caption = { type: "text", x: 8, y: figure.height + 8, text, size: 11, anchor: "start",
+    fill: themeColours(payload, state).ink };
+  return { width: Math.max(figure.width, 16 + 6.5 * text.length), height: figure.height + 22,
+    items: [...figure.items, caption] };
+}
+
+function listen() {
+  const choose = example => state.set({ example, row: null, column: null, pointed: null });
+  listbox(byId("examples"), { chosen: choose });
+  byId("examples").addEventListener("focusin", event => choose(Number(event.target.dataset.index)));
+  byId("filter").addEventListener("input", event => {
+    const wanted = event.target.value.toLowerCase();
+    for (const child of byId("examples").children) child.hidden = !child.textContent.toLowerCase().includes(wanted);
+  });
+  byId("theme").addEventListener("click", () => state.set({ theme: isDark(state) ? "light" : "dark" }));
+  byId("link").addEventListener("click", async () => {
+    await navigator.clipboard?.writeText(location.href).catch(() => {});
+    byId("status").textContent = "The address of this view is copied.";
+  });
+  byId("svg").addEventListener("click", () => {
+    const text = toSvg(captioned(shown.handle.figure()), { title: payload.title, ...themeColours(payload, state) });
+    download(new Blob([text], { type: "image/svg+xml" }), fileName("svg"));
+  });
+  byId("png").addEventListener("click", () =>
+    toCanvas(captioned(shown.handle.figure()),
+      themeColours(payload, state)).toBlob(blob => download(blob, fileName("png"))));
+  byId("tabs").addEventListener("keydown", event => {
+    const tabs = [...byId("tabs").children], step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    tabs[(tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length].click();
+    byId("tabs").querySelector("[aria-selected=true]").focus();
+  });
+  document.addEventListener("keydown", shortcut);
+  onSystemTheme(() => { showTheme(); if (shown) show(); });
+}
+
+/** Keys of the whole page: [ and ] change the layer, , and . the head, v the view, Escape unpins. */
+function shortcut(event) {
+  if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select")) return;
+  const { example, map, head } = current(payload, state);
+  if (event.key === "Escape") return state.set({ row: null, column: null, pointed: null });
+  if (!map) return;
+  const step = { "[": -1, "]": 1, ",": -1, ".": 1 }[event.key];
+  if (event.key === "v") {
+    const tabs = [...byId("tabs").children], at = tabs.findIndex(tab => tab.ariaSelected === "true");
+    tabs[(at + 1) % tabs.length]?.click();
+  } else if (step && "[]".includes(event.key)) {
+    const layer = example.maps[example.maps.indexOf(map) + step]?.layer;
+    if (layer !== undefined) state.set({ layer });
+  } else if (step) {
+    const at = (head === "average" ? 0 : head + 1) + step;
+    if (at >= 0 && at <= map.heads) state.set({ head: at === 0 ? "average" : at - 1 });
+  }
+}
+
+/** Replace the examples, in served mode. */
+function replaceExamples(next) {
+  payload.examples = next.examples;
+  payload.notes = next.notes;
+  payload.model = next.model;
+  payload.title = next.title;
+  document.title = next.title;
+  showAll();
+}
+
+function showAll() {
+  showTheme();
+  showHeader();
+  showExamples();
+  if (payload.examples.length) showExample();
+  show();
+}
+
+document.documentElement.classList.toggle("embedded", "embed" in state);
+listen();
+state.listen(update);
+showAll();
+if (payload.server) serverForm(byId("server"), payload, state, replaceExamples);
+window.qkvExplorer = { payload, state, shown: () => shown };
+performance.mark("qkv-shown");

@@ -1,0 +1,87 @@
+// Tokens as a row of cells of real text, shaded by weight. Long texts show a window of tokens.
+
+import { button, element, listbox, mark, option } from "./dom.js";
+import { areCharacters, brief, LONGEST_TITLE, LONGEST_TOKEN, spelled, visible } from "./text.js";
+
+export const WINDOW = 400; // tokens shown at a time
+
+/**
+ * Create a labelled group of tokens: `fill(tokens, indices)`, `shade(weightOf, scale)`, `select(index, pinned)`.
+ * `point(index)` is called for hover and focus, `pinned(index)` for a click or Enter.
+ */
+export function tokenChips(container, { id, point, pinned, leave }) {
+  const heading = element("span", "", { className: "label", id: `${id}-label` });
+  const pager = element("span", "", { className: "pager", hidden: true });
+  const group = element("div", "", { className: "tokens", id, role: "listbox" });
+  group.setAttribute("aria-labelledby", heading.id);
+  group.setAttribute("aria-orientation", "horizontal");
+  container.append(element("div", "", { className: "chips" }, heading, pager, group));
+  const chips = { all: [], tokens: [], first: 0, filled: "", shading: null };
+  listbox(group, { pointed: point, chosen: pinned });
+  group.addEventListener("pointerleave", leave);
+
+  const turn = first => {
+    chips.first = Math.max(0, Math.min(first, chips.all.length - WINDOW));
+    const key = `${chips.first} ${chips.key}`;
+    if (key === chips.filled) return;
+    chips.filled = key;
+    fillGroup(group, chips.tokens, chips.all.slice(chips.first, chips.first + WINDOW));
+    const last = Math.min(chips.first + WINDOW, chips.all.length);
+    pager.hidden = chips.all.length <= WINDOW;
+    pager.replaceChildren(button("‹", () => { turn(chips.first - WINDOW); shade(); }, { ariaLabel: "Previous tokens" }),
+      ` ${chips.first + 1}–${last} of ${chips.all.length} `,
+      button("›", () => { turn(chips.first + WINDOW); shade(); }, { ariaLabel: "Next tokens" }));
+  };
+  const shade = () => {
+    if (chips.shading) light(group, ...chips.shading);
+  };
+  return {
+    group,
+    fill(label, tokens, indices, key) {
+      heading.textContent = label;
+      Object.assign(chips, { tokens, all: indices, key });
+      turn(chips.first);
+    },
+    shade(weightOf, scale) {
+      chips.shading = [weightOf, scale];
+      shade();
+    },
+    /** Mark a token; `centre` is the token to scroll to. */
+    select(index, isPinned, centre) {
+      const place = chips.all.indexOf(index ?? centre);
+      if (place >= 0 && (place < chips.first || place >= chips.first + WINDOW)) {
+        turn(place - WINDOW / 2);
+        shade();
+      }
+      mark(group, index);
+      for (const child of group.querySelectorAll(".pinned")) child.classList.remove("pinned");
+      if (isPinned) group.querySelector(`[data-index="${index}"]`)?.classList.add("pinned");
+      const target = centre !== null && centre !== undefined && group.querySelector(`[data-index="${centre}"]`);
+      if (target) group.scrollTop = target.offsetTop - group.clientHeight / 2;
+    },
+  };
+}
+
+function fillGroup(group, tokens, indices) {
+  // Separate words by spaces, so that a copied row is readable; characters include their own spaces.
+  const words = !areCharacters(indices.map(i => tokens[i]));
+  group.replaceChildren(...indices.flatMap(i => {
+    const token = tokens[i], cell = option(i, ...spelled(token));
+    cell.dir = "auto";
+    if (!token.trim()) cell.ariaLabel = token ? "space" : "nothing";
+    if (token.length > LONGEST_TOKEN) cell.title = `${token.length} characters: ${visible(token, LONGEST_TITLE)}`;
+    return words ? [cell, " "] : [cell];
+  }));
+}
+
+/** Shade tokens by weight, with the weight under each token where it is not small. */
+function light(group, weightOf, scale) {
+  const cells = [...group.children], values = cells.map(cell => weightOf ? weightOf(Number(cell.dataset.index)) : 0);
+  const peak = values.reduce((a, b) => Math.max(a, b), 0);
+  cells.forEach((cell, n) => {
+    const { css, text } = scale.colour(values[n]);
+    cell.style.background = weightOf ? css : "";
+    cell.style.color = weightOf ? text : "";
+    cell.dataset.weight = values[n] >= Math.max(0.005, peak / 20) ? brief(values[n]) : "";
+  });
+}

@@ -1,0 +1,56 @@
+// One sequential colour map for tokens, heat maps and thumbnails, and its legend.
+
+import { element } from "./dom.js";
+
+export const STEPS = 65535; // weights are counted in steps of 1 / 65535
+
+const TABLES = new Map();
+
+/** The 256 colours of a ramp of hexadecimal colours: { packed, css, text }. */
+function table(ramp) {
+  const key = ramp.join();
+  if (!TABLES.has(key)) {
+    const stops = ramp.map(hex => [1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16)));
+    TABLES.set(key, Array.from({ length: 256 }, (_, i) => {
+      const at = i / 255 * (stops.length - 1), low = Math.min(Math.floor(at), stops.length - 2);
+      const rgb = stops[low].map((c, k) => Math.round(c + (stops[low + 1][k] - c) * (at - low)));
+      const packed = (0xff000000 | rgb[0] | rgb[1] << 8 | rgb[2] << 16) >>> 0;
+      return { packed, css: `rgb(${rgb})`, text: luminance(rgb) > 0.179 ? "#000" : "#fff" };
+    }));
+  }
+  return TABLES.get(key);
+}
+
+function luminance(rgb) {
+  const [r, g, b] = rgb.map(c => c <= 10 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+/**
+ * A colour scale from 0 to `peak`: `colour(weight)` is { packed, css, text }; `lut()` maps steps to packed colours.
+ * With the curve "root", colours are proportional to the square root of the weight.
+ */
+export function colourScale(ramp, peak, curve) {
+  const colours = table(ramp), power = curve === "root" ? 0.5 : 1, top = peak || 1;
+  const colour = weight => colours[Math.round(255 * Math.min(1, Math.max(0, weight / top)) ** power)];
+  let packed = null;
+  const lut = () => packed ??= Uint32Array.from({ length: STEPS + 1 }, (_, step) => colour(step / STEPS).packed);
+  const key = `${ramp[0]} ${top} ${power}`;
+  return { colour, lut, peak: top, power, curve, key };
+}
+
+/** A legend: the gradient with the weights at five positions, and a note on what the scale covers. */
+export function legend(scale, note) {
+  const gradient = element("span", "", { className: "gradient" });
+  const stops = Array.from({ length: 17 }, (_, i) => scale.colour(scale.peak * (i / 16) ** (1 / scale.power)).css);
+  gradient.style.background = `linear-gradient(90deg, ${stops})`;
+  const ticks = element("span", "", { className: "ticks" });
+  for (const at of [0, 0.25, 0.5, 0.75, 1]) {
+    const weight = scale.peak * at ** (1 / scale.power);
+    ticks.append(element("span", weight === 0 ? "0" : weight >= 0.01 ? weight.toFixed(2) : weight.toPrecision(2)));
+  }
+  const bar = element("span", "", { className: "bar" }, gradient, ticks);
+  const curve = scale.curve === "root" ? "colour by the square root of the weight" : "";
+  return element("div", "", { className: "legend" }, element("span", "Weight"), bar,
+    element("span", [note, curve].filter(Boolean).join("; "), { className: "note" }));
+}

@@ -1,0 +1,88 @@
+// What views share: the example, layer and head that the state selects, colours of the theme, and the readout.
+
+import { colourScale } from "./colour.js";
+import { element, quotation } from "./dom.js";
+import { number, visible } from "./text.js";
+import { planeOf, scaleOf } from "./weights.js";
+
+const systemDark = matchMedia("(prefers-color-scheme: dark)");
+
+/** Whether the page is dark: by its theme, or by the system's preference. */
+export const isDark = state => state.theme === "dark" || (state.theme !== "light" && systemDark.matches);
+
+/** Call `listener` when the system's preference changes. */
+export const onSystemTheme = listener => systemDark.addEventListener("change", listener);
+
+export const exampleOf = (payload, state) => payload.examples[Math.min(state.example, payload.examples.length - 1)];
+
+/** The selected example, map and head; the head is "average" if the map does not have the selected one. */
+export function current(payload, state) {
+  const example = exampleOf(payload, state), maps = example?.maps ?? [];
+  const map = maps.find(each => each.layer === state.layer) ?? maps[0];
+  const head = map && state.head !== "average" && state.head < map.heads ? state.head : "average";
+  return { example, map, head: map?.heads === 1 ? 0 : head };
+}
+
+/** Colours of the theme: `ramp`, and the page's `ink` and `paper`. */
+export function themeColours(payload, state) {
+  const style = getComputedStyle(document.body);
+  return { ramp: payload.ramps[isDark(state) ? "dark" : "light"], ink: style.color, paper: style.backgroundColor };
+}
+
+/** The plane and the colour scale of the selected head. */
+export function selected(payload, state) {
+  const { example, map, head } = current(payload, state);
+  return { example, map, head, plane: planeOf(example, map, head, state.special),
+    scale: scaleFor(payload, state, map, head) };
+}
+
+/** The colour scale of a head of a map of an example, by default the selected one. */
+export function scaleFor(payload, state, map, head, example = exampleOf(payload, state)) {
+  const { ramp } = themeColours(payload, state);
+  return scaleOf((peak, curve) => colourScale(ramp, peak, curve), example, map, head, state);
+}
+
+/** What the colour scale covers, for its legend. */
+export function scaleNote(state, several) {
+  if (state.special === "renormalized") return "special tokens are hidden, and each row is rescaled to sum to 1";
+  const scale = state.scale === "own" ? "0 to the largest weight of each head" : "one scale for all layers and heads";
+  return [several || state.scale === "own" ? scale : "",
+    state.special === "hidden" ? "special tokens are hidden, weights unchanged" : ""]
+    .filter(Boolean).join("; ");
+}
+
+/** Labels of the rows and columns: output and input of an encoder-decoder, else query and key. */
+export function axisNames(example, map) {
+  const reads = map.columns !== map.rows && map.columns === example.maps[0].columns
+    && map.rows === example.maps[0].rows;
+  return reads && example.text ? ["Output", "Input"] : ["Query", "Key"];
+}
+
+/** Describe a selection: the weight of a cell, or the largest weights of a row or a column. */
+export function describe(plane, { row, column }) {
+  const both = row !== null && column !== null;
+  const [subject, others, tokens] = row !== null
+    ? [plane.rowTokens[row], plane.columns, plane.columnTokens]
+      : [plane.columnTokens[column], plane.rows, plane.rowTokens];
+  const weight = index => row !== null ? plane.at(row, index) : plane.at(index, column);
+  const strongest = both ? [column] : largest(others, weight);
+  const verb = row !== null ? " attends to " : " is attended to by ";
+  const nodes = [quotation(visible(subject)), strongest.length ? verb : `${verb}no token with weight ≥ 0.01`];
+  for (const index of strongest)
+    nodes.push(element("span", "", { className: "pair" }, quotation(visible(tokens[index])), " ",
+      element("span", number(weight(index)), { className: "number" }), " "));
+  return { nodes, strongest };
+}
+
+/** At most five indices with the largest stored weights of at least 0.01. */
+function largest(indices, weight) {
+  const found = [];
+  for (const index of indices) {
+    const { value, stored } = weight(index);
+    if (!stored || value < 0.01) continue;
+    const place = found.findIndex(each => each.value < value);
+    found.splice(place < 0 ? found.length : place, 0, { index, value });
+    if (found.length > 5) found.pop();
+  }
+  return found.map(each => each.index);
+}

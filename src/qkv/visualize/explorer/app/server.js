@@ -1,0 +1,114 @@
+// Served mode: an input box whose answers come from the server, with ablated heads and masked tokens.
+
+import { current } from "./context.js";
+import { button, element } from "./dom.js";
+import { clipped, quoted, visible } from "./text.js";
+
+const WAIT = 400; // milliseconds after the last key
+
+/** The ablated heads of the state, "layer:head" separated by spaces, as [{ layer, head }]. */
+const ablated = state => (state.ablate ?? "").split(" ").filter(Boolean).map(text => {
+  const at = text.lastIndexOf(":");
+  return { layer: text.slice(0, at), head: Number(text.slice(at + 1)) };
+});
+
+/** The masked tokens of the state, as indices. */
+const masked = state => (state.mask ?? "").split(" ").filter(Boolean).map(Number);
+
+/** Add a word to a list of words, or remove it. */
+const toggled = (words, word) => {
+  const all = (words ?? "").split(" ").filter(Boolean);
+  return (all.includes(word) ? all.filter(each => each !== word) : [...all, word]).join(" ");
+};
+
+/** Fill the form; `replace(payload)` shows the answer of the server. */
+export function serverForm(form, payload, state, replace) {
+  const { endpoint, models } = payload.server;
+  const model = element("select", "", { ariaLabel: "Model", id: "server-model", hidden: models.length < 2 });
+  model.append(...models.map(name => element("option", name, { value: name })));
+  if (models.includes(state.model)) model.value = state.model;
+  const input = element("textarea", "",
+    { rows: 2, id: "server-input", ariaLabel: "Input", placeholder: "Type an input", dir: "auto" });
+  input.value = state.input ?? "";
+  const key = element("input", "",
+    { type: "password", id: "server-key", ariaLabel: "API key", placeholder: "API key",
+      autocomplete: "current-password" });
+  const status = element("p", "", { className: "note", id: "server-status", role: "status" }),
+    changes = element("div", "", { id: "server-changes" });
+  form.replaceChildren(model, input, button("Show attention", () => send(), { id: "server-send" }), status, changes);
+  form.hidden = false;
+  let timer = 0, last = 0, plain = null; // the answer without changes: { input, text, score }
+
+  async function send() {
+    clearTimeout(timer);
+    const text = input.value;
+    if (!text.trim()) return;
+    const number = ++last, options = { ablate: ablated(state), mask: masked(state), layer: state.layer || null };
+    status.textContent = "…";
+    try {
+      const answer = await post(endpoint, { model: model.value, input: text, options }, key.value,
+        () => input.after(key));
+      if (number !== last) return; // a later request is under way
+      status.textContent = "";
+      const [example] = answer.examples, changed = options.ablate.length + options.mask.length > 0;
+      if (!changed) plain = { input: text, text: example?.text, score: example?.score };
+      state.set({ input: text, model: models.length > 1 ? model.value : "", pointed: null });
+      replace(answer);
+      showChanges();
+      compare(changed && plain?.input === text ? plain : null, example);
+    } catch (error) {
+      if (number === last) status.textContent = `No answer: ${error.message}`;
+    }
+  }
+
+  /** Say what the changes did to the output. */
+  function compare(before, example) {
+    if (!before) return;
+    const score = each => each.score === null || each.score === undefined ? "" : ` (${each.score.toFixed(4)})`;
+    status.replaceChildren("Without the changes: ", element("bdi", clipped(before.text || "no output")), score(before),
+      " With them: ",
+      element("bdi", clipped(example.text || "no output")), score(example));
+  }
+
+  function showChanges() {
+    const { example, map, head } = current(payload, state),
+      drop = (key, word) => state.set({ [key]: toggled(state[key], word) });
+    const chips = [
+      ...ablated(state).map(each =>
+        button(`head ${each.head} of ${visible(each.layer)} off ×`,
+          () => drop("ablate", `${each.layer}:${each.head}`))),
+      ...masked(state).map(each =>
+        button(`token ${each + 1} ${quoted(example?.texts[example.maps[0]?.columns]?.[each] ?? "")} masked ×`,
+          () => drop("mask", String(each)))),
+    ];
+    const isInput = map && map.columns === example.maps[0].columns && state.column !== null;
+    changes.replaceChildren(
+      button("Turn this head off", () => drop("ablate", `${map.layer}:${head}`),
+        { id: "ablate", disabled: !map || head === "average" }),
+      button("Mask the pinned key", () => drop("mask", String(state.column)), { id: "mask", disabled: !isInput }),
+        ...chips);
+  }
+
+  form.addEventListener("submit", event => { event.preventDefault(); send(); });
+  input.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => { state.set({ mask: "" }); send(); }, WAIT); // indices of masked tokens belong to a text
+  });
+  model.addEventListener("change", () => { state.set({ ablate: "", mask: "", layer: "" }); send(); });
+  state.listen(changed => {
+    if (changed.has("ablate") || changed.has("mask")) send();
+    if (!changed.has("pointed") || changed.size > 1) showChanges();
+  });
+  showChanges();
+  if (input.value) send();
+}
+
+async function post(endpoint, body, key, askForKey) {
+  const headers = { "Content-Type": "application/json", ...key && { Authorization: `Bearer ${key}` } };
+  const response = await fetch(endpoint, { method: "POST", headers, body: JSON.stringify(body) });
+  const answer = await response.json().catch(() => ({}));
+  if (response.status === 401) askForKey();
+  if (response.ok) return answer;
+  throw new Error(answer.error?.message
+    ?? (typeof answer.detail === "string" ? answer.detail : `status ${response.status}`));
+}

@@ -1,0 +1,44 @@
+// Tokens and texts as a person reads them: invisible characters marked, long ones truncated.
+
+// Spaces, controls and formats (including bidirectional controls), except joiners, which are part of the spelling.
+const INVISIBLE = /((?![\u200c\u200d])[\p{Z}\p{Cc}\p{Cf}])/u;
+const MARKS = { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽" };
+// The layout of very long tokens takes minutes.
+export const LONGEST_TOKEN = 80;
+export const LONGEST_TITLE = 500;
+export const LONGEST_TEXT = 2000;
+
+const codeOf = character => character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+const markOf = character => MARKS[character] ?? `⟨${codeOf(character)}⟩`;
+
+/** Truncate a text with an ellipsis, without splitting a surrogate pair. */
+export const clipped = (text, longest = LONGEST_TEXT) =>
+  text.length > longest ? text.slice(0, longest).replace(/[\ud800-\udbff]$/, "") + "…" : text;
+
+const pieces = (token, longest) => clipped(token, longest).split(INVISIBLE).filter(Boolean);
+
+/** A token with marks in the place of invisible characters. */
+export const visible = (token, longest = LONGEST_TOKEN) =>
+  pieces(token, longest).map(piece => INVISIBLE.test(piece) ? markOf(piece) : piece).join("") || "∅";
+
+export const quoted = token => `“${visible(token)}”`;
+
+/** Nodes of a token with marked spaces; copying them gives the original text (unless truncated). */
+export function spelled(token) {
+  return pieces(token, LONGEST_TOKEN).map(piece => {
+    if (!INVISIBLE.test(piece)) return document.createTextNode(piece);
+    const mark = document.createElement("span");
+    Object.assign(mark, { textContent: piece, className: "mark" });
+    mark.dataset.mark = markOf(piece);
+    return mark;
+  });
+}
+
+/** Whether most tokens are single characters. */
+export const areCharacters = tokens => tokens.filter(token => [...token].length <= 2).length > tokens.length * 2 / 3;
+
+/** A weight with four decimals, or an upper bound of one that is not stored. */
+export const number = ({ value, stored }) => stored ? value.toFixed(4) : `≤ ${value.toFixed(4)}`;
+
+/** A weight as it is written under a token: ".87". */
+export const brief = value => value.toFixed(2).replace(/^0/, "");

@@ -1,0 +1,9 @@
+// The views, in the order of their tabs. See the docstring of the Python package for the interface.
+
+import { matrix } from "./matrix.js";
+import { lines } from "./lines.js";
+import { model } from "./model.js";
+import { beams } from "./beams.js";
+import { picture } from "./picture.js";
+
+export const VIEWS = [picture, matrix, lines, beams, model];

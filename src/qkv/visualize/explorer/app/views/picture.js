@@ -1,0 +1,127 @@
+// An image, and the attention of a vision Transformer over its patches.
+// Rows are the class token, the patches and their mean; columns are the class token and the patches.
+
+import { legend } from "../colour.js";
+import { describe, exampleOf, scaleNote, selected } from "../context.js";
+import { element, listbox, mark, option } from "../dom.js";
+import { headStrip } from "../heads.js";
+import { pin, selection } from "../state.js";
+import { bytes, drawnWeight, planeOf } from "../weights.js";
+
+const LARGEST = 420, SHADE = [61, 107, 255]; // distinct from grey images
+const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+export const picture = {
+  name: "picture",
+  label: "Image",
+  controls: ["layer", "scale", "curve"],
+
+  accepts: (payload, state) => Boolean(exampleOf(payload, state)?.picture) && exampleOf(payload, state).maps.length > 0,
+
+  render(container, payload, state) {
+    const example = exampleOf(payload, state), { grid: [down, across] } = example.picture;
+    const rowOf = () => selection(state, selected(payload, state).plane).row ?? 0;
+    const heads = headStrip(container, payload, state, (map, head) => overPatches(example, map, head, rowOf()));
+    const label = element("span", "Query", { className: "label", id: "readers-label" });
+    const readers = element("div", "", { id: "readers", role: "listbox" });
+    readers.setAttribute("aria-labelledby", "readers-label");
+    const [original, patches] = [element("canvas", "", { id: "original", role: "img", ariaLabel: "Input image" }),
+      element("canvas", "",
+        { id: "patches", tabIndex: 0, role: "application",
+          ariaLabel: "Patches: hover or use the arrow keys to see the attention of a patch" })];
+    const figures = element("div", "", { className: "pictures" },
+      element("figure", "", {}, element("figcaption", "Image", { className: "label" }), original),
+      element("figure", "", {}, element("figcaption", "Attention", { className: "label" }), patches));
+    const readout = element("p", "", { id: "readout", ariaLive: "polite" }),
+      scale = element("div", "", { className: "scale" });
+    container.append(element("div", "", {}, label, readers), figures, readout, scale);
+
+    const tokens = example.texts[example.maps[0].rows], whole = [0, tokens.length - 1];
+    readers.append(...whole.map(row => option(row, tokens[row])));
+    listbox(readers, { chosen: row => pin(state, row, null) });
+    readers.addEventListener("focusin",
+      event => state.set({ pointed: { row: Number(event.target.dataset.index), column: null } }));
+    readers.addEventListener("focusout", () => state.set({ pointed: null }));
+    listenPatches(patches, example.picture, state, rowOf);
+
+    const update = () => {
+      const { plane, scale: colours } = selected(payload, state), row = rowOf();
+      heads.update();
+      mark(readers, row);
+      const size = Math.min(LARGEST, container.clientWidth) / Math.max(example.picture.width, example.picture.height);
+      const plain = drawImage(original, example.picture, false, size),
+        context = drawImage(patches, example.picture, true, size);
+      const wide = example.picture.width * size / across, high = example.picture.height * size / down;
+      for (let i = 0; i < down * across; i++) {
+        const strength = (drawnWeight(plane, row, i + 1) / colours.peak) ** colours.power;
+        context.fillStyle = `rgba(${SHADE}, ${0.85 * Math.min(1, strength)})`;
+        context.fillRect(i % across * wide, Math.floor(i / across) * high, wide, high);
+      }
+      if (row >= 1 && row <= down * across) for (const each of [plain, context]) frame(each, (row - 1) % across * wide,
+        Math.floor((row - 1) / across) * high, wide, high);
+      readout.replaceChildren(...describe(plane, { row, column: null }).nodes);
+      scale.replaceChildren(legend(colours, scaleNote(state, true)));
+    };
+    const observer = new ResizeObserver(() => update());
+    observer.observe(container);
+    update();
+    return { update, destroy: () => observer.disconnect(), figure: () => figure([original, patches]) };
+  },
+};
+
+/** A row of the weights as a grid of patches. */
+function overPatches(example, map, head, row) {
+  const plane = planeOf(example, map, head), { grid: [down, across] } = example.picture;
+  return { height: down, width: across, values: plane.read(0, { top: row, left: 1, height: 1, width: down * across }) };
+}
+
+function listenPatches(canvas, { grid: [down, across] }, state, rowOf) {
+  const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
+  const patch = (i, j) => 1 + clamp(i, down) * across + clamp(j, across);
+  const under = event =>
+    patch(Math.floor(event.offsetY / canvas.clientHeight * down),
+      Math.floor(event.offsetX / canvas.clientWidth * across));
+  canvas.addEventListener("pointermove", event => state.set({ pointed: { row: under(event), column: null } }));
+  canvas.addEventListener("click", event => pin(state, under(event), null));
+  canvas.addEventListener("pointerleave", () => state.set({ pointed: null }));
+  canvas.addEventListener("keydown", event => {
+    const move = MOVES[event.key], at = rowOf() - 1, inside = at >= 0 && at < down * across;
+    if (!move) return;
+    event.preventDefault();
+    state.set({ pointed: { row: inside ? patch(Math.floor(at / across) + move[0], at % across + move[1]) : 1,
+      column: null } });
+  });
+}
+
+function frame(context, x, y, width, height) {
+  for (const [line, colour] of [[4, "#fff"], [2, "#000"]])
+    Object.assign(context, { lineWidth: line, strokeStyle: colour }).strokeRect(x, y, width, height);
+}
+
+/** Draw an image on a canvas, in colour or grey, scaled. */
+function drawImage(canvas, { width, height, pixels }, grey, scale) {
+  const rgb = bytes(pixels), small = element("canvas", "", { width, height }),
+    image = small.getContext("2d").createImageData(width, height);
+  for (let i = 0; i < width * height; i++) {
+    const [r, g, b] = rgb.subarray(3 * i, 3 * i + 3), level = 0.299 * r + 0.587 * g + 0.114 * b;
+    image.data.set(grey ? [level, level, level, 255] : [r, g, b, 255], 4 * i);
+  }
+  small.getContext("2d").putImageData(image, 0, 0);
+  const ratio = devicePixelRatio, context = canvas.getContext("2d");
+  Object.assign(canvas, { width: Math.round(width * scale * ratio), height: Math.round(height * scale * ratio) });
+  Object.assign(canvas.style, { width: `${width * scale}px`, height: `${height * scale}px` });
+  context.scale(ratio, ratio);
+  context.imageSmoothingEnabled = scale < 2;
+  context.drawImage(small, 0, 0, width * scale, height * scale);
+  return context;
+}
+
+function figure(canvases) {
+  let x = 8;
+  const items = canvases.map(canvas => {
+    const item = { type: "image", x, y: 8, w: canvas.clientWidth, h: canvas.clientHeight, canvas };
+    x += canvas.clientWidth + 16;
+    return item;
+  });
+  return { width: x - 8, height: 16 + canvases[0].clientHeight, items };
+}

@@ -1,0 +1,188 @@
+// Weights of the payload: decoding, planes of one head at several levels of detail, and painting.
+
+import { STEPS } from "./colour.js";
+
+const decoded = new WeakMap();
+
+/** Bytes of a base64 text. */
+export function bytes(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const binary = atob(text), made = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) made[i] = binary.charCodeAt(i);
+  return made;
+}
+
+/** Decode the weights of a map once: { steps } of all cells, or { k, columns, steps } of the largest of each row. */
+function decode(map) {
+  if (!decoded.has(map)) {
+    const { encoding, k, columns, steps } = map.weights;
+    const uint16 = text => new Uint16Array(bytes(text).buffer);
+    decoded.set(map,
+      encoding === "dense" ? { steps: uint16(steps) } : { k, columns: uint16(columns), steps: uint16(steps) });
+    Object.assign(map.weights, { steps: null, columns: null }); // the text is not needed any more
+  }
+  return decoded.get(map);
+}
+
+/** Indices of the tokens that are shown. */
+function kept(tokens, special, hide) {
+  const names = new Set(hide ? special : []);
+  const indices = [...tokens.keys()].filter(i => !names.has(tokens[i]));
+  return indices.length ? indices : [...tokens.keys()];
+}
+
+const recent = new Map(); // planes last used
+const MOST_CELLS = 2 ** 23; // of them together, unless there are only two
+let examples = new WeakMap(), count = 0;
+const idOf = example => examples.get(example) ?? (examples.set(example, ++count), count);
+
+/**
+ * The weights of one head or of the average: { rows, columns, height, width, at(row, column), read(detail, part) }.
+ * `rows` and `columns` are the indices of the shown tokens. `at` takes indices of tokens and returns { value, stored }:
+ * the weight, or an upper bound of one that is not stored. `read` returns the weights of a part { top, left, height,
+ * width } in steps, row by row, where a value is the largest of 2^detail x 2^detail weights.
+ */
+export function planeOf(example, map, head, special = "shown") {
+  const key = [idOf(example), example.maps.indexOf(map), head, special].join();
+  let plane = recent.get(key);
+  recent.delete(key);
+  plane ??= build(example, map, head, special, key);
+  recent.set(key, plane);
+  let cells = 0;
+  for (const each of recent.values()) cells += each.cells;
+  for (const [oldest, { cells: size }] of recent) {
+    if (cells <= MOST_CELLS || recent.size <= 2) break;
+    recent.delete(oldest);
+    cells -= size;
+  }
+  return plane;
+}
+
+function build(example, map, head, special, key) {
+  const rowTokens = example.texts[map.rows], columnTokens = example.texts[map.columns], hide = special !== "shown";
+  const rows = kept(rowTokens, example.special, hide), columns = kept(columnTokens, example.special, hide);
+  const plane = { rows, columns, height: rows.length, width: columns.length, rowTokens, columnTokens, key };
+  const place = indices => { const places = new Map(indices.map((index, i) => [index, i])); return index =>
+    places.get(index); };
+  const rowPlace = place(rows), columnPlace = place(columns);
+  const make = map.weights.encoding === "dense" ? densePlane : sparsePlane;
+  const { at, read, cells } = make(map, head, plane, special === "renormalized");
+  return { ...plane, read, cells, at: (row, column) => at(rowPlace(row), columnPlace(column)) };
+}
+
+/** All weights are stored: an array of them, and arrays of half the size for drawing. */
+function densePlane(map, head, { rows, columns, height, width, columnTokens }, renormalize) {
+  const { steps } = decode(map), size = steps.length / map.heads, values = new Float32Array(height * width);
+  const heads = head === "average" ? [...Array(map.heads).keys()] : [head], wide = columnTokens.length;
+  rows.forEach((row, i) => {
+    let sum = 0;
+    for (let j = 0; j < width; j++) {
+      let total = 0;
+      for (const h of heads) total += steps[h * size + row * wide + columns[j]];
+      values[i * width + j] = total / heads.length;
+      sum += total / heads.length;
+    }
+    if (renormalize && sum) for (let j = 0; j < width; j++) values[i * width + j] *= STEPS / sum;
+  });
+  const levels = [{ height, width, values }];
+  const read = (detail, part) => {
+    while (levels.length <= detail) levels.push(halved(levels.at(-1)));
+    const level = levels[detail], made = new Float32Array(part.height * part.width);
+    for (let i = 0; i < part.height; i++) {
+      const from = (part.top + i) * level.width + part.left;
+      made.set(level.values.subarray(from, from + part.width), i * part.width);
+    }
+    return made;
+  };
+  return { read, cells: values.length, at: (i, j) => ({ value: values[i * width + j] / STEPS, stored: true }) };
+}
+
+function halved({ height, width, values }) {
+  const down = Math.ceil(height / 2), across = Math.ceil(width / 2), made = new Float32Array(down * across);
+  for (let i = 0; i < height; i++)
+    for (let j = 0, to = (i >> 1) * across; j < width; j++) {
+      const value = values[i * width + j], at = to + (j >> 1);
+      if (value > made[at]) made[at] = value;
+    }
+  return { height: down, width: across, values: made };
+}
+
+/** The largest weights of each row are stored: they are looked up and drawn without an array of all weights. */
+function sparsePlane(map, head, { rows, columns, columnTokens }, renormalize) {
+  const { k, columns: keys, steps } = decode(map), size = keys.length / (map.heads + 1);
+  const first = (head === "average" ? map.heads : head) * size, place = new Int32Array(columnTokens.length).fill(-1);
+  columns.forEach((column, j) => place[column] = j);
+  const factor = row => {
+    let hidden = 0;
+    for (let n = first + row * k, end = n + k; renormalize && n < end; n++) if (place[keys[n]] < 0) hidden += steps[n];
+    return hidden < STEPS ? STEPS / (STEPS - hidden) : 1;
+  };
+  const factors = Float32Array.from(rows, factor);
+  const at = (i, j) => {
+    const begin = first + rows[i] * k;
+    for (let n = begin; n < begin + k; n++)
+      if (steps[n] && keys[n] === columns[j]) return { value: Math.min(1, steps[n] / STEPS * factors[i]),
+        stored: true };
+    const bound = k < columnTokens.length ? steps[begin + k - 1] : 0; // sorted: the largest first
+    return { value: bound / STEPS * factors[i], stored: bound === 0 };
+  };
+  const read = (detail, part) => {
+    const made = new Float32Array(part.height * part.width),
+      last = Math.min(rows.length, (part.top + part.height) << detail);
+    for (let i = part.top << detail; i < last; i++)
+      for (let n = first + rows[i] * k, end = n + k; n < end && steps[n]; n++) {
+        const j = (place[keys[n]] >> detail) - part.left, to = ((i >> detail) - part.top) * part.width + j;
+        if (place[keys[n]] < 0 || j < 0 || j >= part.width) continue;
+        made[to] = Math.max(made[to], Math.min(STEPS, steps[n] * factors[i]));
+      }
+    return made;
+  };
+  return { at, read, cells: rows.length };
+}
+
+/** The weight that is drawn: 0 if it is not stored. */
+export function drawnWeight(plane, row, column) {
+  const { value, stored } = plane.at(row, column);
+  return stored ? value : 0;
+}
+
+/** The whole plane at a level of detail, as { height, width, values } in steps. */
+export function whole(plane, detail = 0) {
+  const height = Math.ceil(plane.height / 2 ** detail), width = Math.ceil(plane.width / 2 ** detail);
+  return { height, width, values: plane.read(detail, { top: 0, left: 0, height, width }) };
+}
+
+/** A small picture of a head: { height, width, values } in steps, the overview of the payload or the weights. */
+export function thumbnail(example, map, head) {
+  if (!map.overview) return whole(planeOf(example, map, head));
+  const { height, width, values } = map.overview, all = decodedOverview(map, values);
+  const index = head === "average" ? map.heads : head, size = height * width;
+  return { height, width, values: all.subarray(index * size, (index + 1) * size) };
+}
+
+function decodedOverview(map, values) {
+  if (!decoded.has(map.overview)) decoded.set(map.overview, new Uint16Array(bytes(values).buffer));
+  return decoded.get(map.overview);
+}
+
+/** Paint { height, width, values } in steps onto a canvas, one pixel per value. */
+export function paint({ height, width, values }, scale) {
+  const canvas = document.createElement("canvas");
+  Object.assign(canvas, { width, height });
+  const context = canvas.getContext("2d"), image = context.createImageData(width, height);
+  const out = new Uint32Array(image.data.buffer), lut = scale.lut();
+  for (let i = 0; i < out.length; i++) out[i] = lut[values[i] + 0.5 | 0];
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** Largest weight of a head of a map, or of all heads of all maps of an example. */
+export const peakOf = (map, head) => map.statistics.peak[head === "average" ? map.heads : head];
+export const sharedPeak = example => Math.max(0, ...example.maps.map(map => Math.max(...map.statistics.peak)));
+
+/** The colour scale that the state asks for, of a head of a map. */
+export function scaleOf(colours, example, map, head, state) {
+  const peak = state.special === "renormalized" ? 1 : state.scale === "own" ? peakOf(map, head) : sharedPeak(example);
+  const curve = state.curve || (example.texts[map.columns].length > 64 ? "root" : "linear");
+  return colours(peak, curve);
+}

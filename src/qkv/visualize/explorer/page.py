@@ -1,0 +1,26 @@
+"""Write the explorer as a self-contained HTML file, and render the page that a server returns."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from qkv.pipelines.output import Answer
+from qkv.runtime.files import write_atomically
+from qkv.visualize.explorer.bundle import render
+from qkv.visualize.explorer.payload import build_payload, to_script
+
+
+def save_page(
+    answers: Sequence[Answer], path: str | os.PathLike[str], *, title: str = "", model: str = "", command: str = ""
+) -> Path:
+    """Write answers and their attention as one self-contained HTML file, which names the model and the command."""
+    payload = build_payload(answers, title=title, model=model, command=command)
+    write_atomically(Path(path), render(payload["title"], to_script(payload)).encode("utf-8", errors="replace"))
+    return Path(path)
+
+
+def served_page(models: Sequence[str], *, endpoint: str = "/attention") -> str:
+    """Return the page of a server with these models: a POST request to `endpoint` returns the payload of an input."""
+    title = f"Attention of {models[0]}" if len(models) == 1 else "Attention"
+    payload = build_payload([], title=title) | {"server": {"endpoint": endpoint, "models": [*models]}}
+    return render(title, to_script(payload), served=True)

@@ -1,0 +1,125 @@
+"""The payload of the explorer: answers with their attention as one JSON value (see the package's docstring)."""
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qkv import __version__
+from qkv.interpret.beam_probe import SearchedAnswer
+from qkv.interpret.image_probe import PictureAnswer
+from qkv.pipelines.output import Answer
+from qkv.visualize.colormap import ON_DARK, ON_LIGHT
+from qkv.visualize.explorer.packing import STEPS, Plan, pack, plan, shape_of
+
+FORMAT, VERSION = "qkv-attention", 1
+MAX_BYTES = 14_500_000  # of a payload, so that a page is smaller than 15 MB
+# Characters that could end the script element, open a comment in it, or end a JavaScript line.
+_UNSAFE_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def build_payload(
+    answers: Sequence[Answer], *, title: str = "", model: str = "", command: str = "", max_bytes: int = MAX_BYTES
+) -> dict[str, Any]:
+    """Return the payload of answers, of at most `max_bytes` bytes of JSON where that is possible."""
+    examples = [_example(answer) for answer in answers]
+    budget = max_bytes - len(_dumps(examples))
+    fitting = plan([[shape_of(m) for m in answer.attention] for answer in answers], budget)
+    coverage: list[float] = []
+    for example, answer in zip(examples[: fitting.examples], answers, strict=False):
+        for stored, attention_map in zip(example["maps"], answer.attention[: fitting.layers], strict=False):
+            packed = pack(attention_map, fitting.k)
+            stored.update(packed.value)
+            coverage.append(packed.coverage)
+        example["maps"] = example["maps"][: fitting.layers]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "qkv": __version__,
+        "title": title or (f"Attention of {model}" if model else "Attention"),
+        "model": model,
+        "command": command,
+        "ramps": {"light": ON_LIGHT, "dark": ON_DARK},
+        "notes": _notes(fitting, answers, coverage),
+        "examples": examples[: fitting.examples],
+    }
+
+
+def to_script(payload: dict[str, Any]) -> str:
+    """Return the payload as a JSON text that is safe inside a script element."""
+    return _dumps(payload).translate(_UNSAFE_IN_SCRIPT)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def _example(answer: Answer) -> dict[str, Any]:
+    """Return an example without its weights."""
+    # Most layers share their tokens: each distinct sequence is stored once and referenced by index.
+    texts = list(dict.fromkeys(tokens for m in answer.attention for tokens in (m.rows, m.columns)))
+    return {
+        "picture": _picture(answer) if isinstance(answer, PictureAnswer) else None,
+        "beams": _beams(answer) if isinstance(answer, SearchedAnswer) else None,
+        "source": answer.source,
+        "text": answer.text,
+        "score": _score(answer),
+        "score_name": _score_name(answer),
+        "unknown": answer.unknown,
+        "notes": [],
+        "texts": texts,
+        "special": [token for token in answer.special if any(token in tokens for tokens in texts)],
+        "maps": [
+            {"layer": m.layer, "rows": texts.index(m.rows), "columns": texts.index(m.columns)} for m in answer.attention
+        ],
+    }
+
+
+def _score(answer: Answer) -> float | None:
+    """Return the score to show, None if it is undefined: of an image the probability of its label."""
+    score = math.exp(answer.score) if isinstance(answer, PictureAnswer) else answer.score
+    return score if math.isfinite(score) else None
+
+
+def _score_name(answer: Answer) -> str:
+    if isinstance(answer, PictureAnswer):
+        return "probability"
+    return "score" if answer.text else "mean log-probability of a token"
+
+
+def _beams(answer: SearchedAnswer) -> dict[str, Any]:
+    """Return the hypotheses of a search, each an example with its first map, and the nodes of the tree."""
+    hypotheses = [_example(replace(each, maps=each.attention[:1])) for each in answer.hypotheses]
+    for example, hypothesis in zip(hypotheses, answer.hypotheses, strict=True):
+        for stored, attention_map in zip(example["maps"], hypothesis.attention[:1], strict=True):
+            stored.update(pack(attention_map, None).value)
+    nodes = [node._replace(log_p=round(node.log_p, 5))._asdict() for node in answer.nodes]
+    return {"hypotheses": hypotheses, "leaves": answer.leaves, "nodes": nodes}
+
+
+def _picture(answer: PictureAnswer) -> dict[str, Any]:
+    height, width, _ = answer.pixels.shape
+    packed = np.ascontiguousarray(answer.pixels).tobytes()
+    return {"height": height, "width": width, "grid": answer.grid, "pixels": base64.b64encode(packed).decode()}
+
+
+def _notes(fitting: Plan, answers: Sequence[Answer], coverage: Sequence[float]) -> list[str]:
+    """Return sentences on how exact and complete the weights are."""
+    notes = [f"Weights are stored in steps of 1/{STEPS} (0.000015) and shown to four decimals."]
+    if fitting.k is not None and any(share < 1 for share in coverage):
+        share = sum(coverage) / len(coverage)
+        notes.append(
+            f"To limit the size of this page, only the {fitting.k} largest weights of each query are stored in large "
+            f"layers: {share:.1%} of the attention. Of any other weight, an upper bound (≤) is shown, and it is drawn "
+            "as 0."
+        )
+    layers = max((len(answer.attention) for answer in answers), default=0)
+    if fitting.layers < layers:
+        notes.append(f"To limit the size of this page, it holds {fitting.layers} of {layers} layers of each example.")
+    if fitting.examples < len(answers):
+        notes.append(f"To limit the size of this page, it holds {fitting.examples} of {len(answers)} examples.")
+    return notes

@@ -1,0 +1,83 @@
+"""Images in the explorer, in a real browser."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkv.interpret.image_probe import PictureAnswer
+from qkv.pipelines.output import AttentionMap
+from qkv.visualize import save_page
+from tests.visualize.explorer.browser import DATE, ActionChains, Keys, Page, WebDriver
+
+pytestmark = pytest.mark.browser
+PATCHES = ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
+
+
+def pictured() -> PictureAnswer:
+    """The class token attends mostly to patch 1,2, each patch to the next, and head 1 only to patch 2,1."""
+    weights = np.full((2, 8, 7), 0.05)
+    weights[0, 0, 2] = 0.7
+    weights[0, range(1, 7), [2, 3, 4, 5, 6, 1]] = 0.7
+    weights[1] = np.eye(7)[4]
+    weights[:, 7] = weights[:, :7].mean(axis=1)
+    rows = ("[class]", *PATCHES, "[mean]")
+    maps = tuple(AttentionMap(f"encoder.{layer}", rows, rows[:-1], weights) for layer in (0, 1))
+    return PictureAnswer("cat.png", "cat", -0.1, maps, pixels=np.full((8, 12, 3), 120, dtype=np.uint8), grid=(2, 3))
+
+
+def coloured(page: Page) -> list[int]:
+    """Return how blue each patch of a grey image is."""
+    script = """
+        const canvas = document.querySelector("#patches"), context = canvas.getContext("2d");
+        const [down, across] = qkvExplorer.payload.examples[0].picture.grid;
+        return Array.from({ length: down * across }, (_, i) => {
+          const x = (i % across + 0.5) / across * canvas.width;
+          const y = (Math.floor(i / across) + 0.5) / down * canvas.height;
+          const [r, , b] = context.getImageData(x, y, 1, 1).data;
+          return b - r;
+        });
+    """
+    return list(page.run(script))
+
+
+def test_an_image_is_coloured_by_attention(driver: WebDriver, tmp_path: Path) -> None:
+    driver.get_log("browser")
+    page = Page(driver, save_page([pictured(), DATE], tmp_path / "page.html"))
+    assert page.text("heading") == "cat.png → cat"
+    assert not page.shown(".map")
+    page.tokens("heads")[1].click()
+    levels = coloured(page)
+    assert max(levels) == levels[1] > 5 * levels[0] > 0
+    page.tokens("heads")[2].click()
+    assert [level > 0 for level in coloured(page)] == [False, False, False, True, False, False]
+    page.tokens("readers")[1].click()
+    assert page.selected("readers") == [1]
+    assert page.text("readout").startswith("“[mean]” attends to “2,1” 1.0000")
+    page.tokens("examples")[1].click()
+    assert page.shown(".map")
+    assert not page.shown("#patches")
+    assert [one for one in page.complaints() if "getImageData" not in one] == []  # which only this test calls
+
+
+def test_an_image_keeps_its_aspect_ratio(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, save_page([pictured()], tmp_path / "page.html"))
+    for name in ("original", "patches"):
+        size = page.one(f"#{name}").size
+        assert size["width"] / size["height"] == pytest.approx(12 / 8, abs=0.02)
+
+
+def test_hovering_a_patch_shows_its_attention(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, save_page([pictured()], tmp_path / "page.html"))
+    page.tokens("heads")[1].click()
+    canvas = page.one("#patches")
+    across, down = canvas.size["width"] // 3, canvas.size["height"] // 4
+    ActionChains(driver).move_to_element_with_offset(canvas, across, -down).perform()
+    assert page.text("readout").startswith("“1,3” attends to “2,1” 0.7000")
+    assert coloured(page)[3] == max(coloured(page))
+    assert page.selected("readers") == []
+    page.hover(page.tokens("heads")[0])
+    assert page.text("readout").startswith("“[class]” attends to")
+    page.run("document.querySelector('#patches').focus()")
+    page.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    assert page.text("readout").startswith("“2,2” attends to")

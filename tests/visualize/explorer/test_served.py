@@ -1,0 +1,125 @@
+"""The served page in a real browser, against a small server of this test."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from qkv.pipelines.output import Answer
+from qkv.visualize.explorer import build_payload, served_page
+from tests.visualize.explorer.browser import HOSTILE, Keys, Page, WebDriver, WebDriverWait, attention
+
+pytestmark = pytest.mark.browser
+
+
+class Server(ThreadingHTTPServer):
+    """Answers with the input, and with what was changed."""
+
+    requests: list[Any]
+    key: str | None = None
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.reply(200, served_page(["first", "second"]).encode(), "text/html; charset=utf-8")
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append(body)
+        if self.server.key is not None and self.headers["Authorization"] != f"Bearer {self.server.key}":
+            return self.reply(401, json.dumps({"error": {"message": "wrong key"}}).encode())
+        if body["input"] == "bad":
+            return self.reply(400, json.dumps({"error": {"message": f"too {HOSTILE}"}}).encode())
+        text = body["input"].upper() + "!" * len(body["options"]["ablate"]) + "?" * len(body["options"]["mask"])
+        reading = [list(range(len(body["input"])))] * 2
+        maps = tuple(attention(f"decoder.{i}.cross", body["input"], body["input"], reading) for i in range(2))
+        answer = Answer(body["input"], text, -1.0, maps)
+        self.reply(200, json.dumps(build_payload([answer], model=body["model"])).encode())
+
+    def reply(self, status: int, body: bytes, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    served = Server(("127.0.0.1", 0), Handler)
+    served.requests = []
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
+    yield served
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
+class ServedPage(Page):
+    """The page of the server."""
+
+    def __init__(self, driver: WebDriver, server: Server, state: str = "") -> None:
+        self.driver = driver
+        driver.get("about:blank")
+        driver.get(f"http://127.0.0.1:{server.server_port}/{state}")
+
+    def until(self, name: str, text: str) -> None:
+        WebDriverWait(self.driver, 10).until(lambda _: text in self.text(name))
+
+
+def test_typing_shows_the_attention_of_the_input(driver: WebDriver, server: Server) -> None:
+    driver.get_log("browser")
+    page = ServedPage(driver, server)
+    page.one("#server-input").send_keys("abcd")
+    page.until("heading", "abcd → ABCD")
+    assert page.texts("cols") == list("abcd")
+    assert driver.title == "Attention of first"
+    assert server.requests[-1] == {
+        "model": "first",
+        "input": "abcd",
+        "options": {"ablate": [], "mask": [], "layer": None},
+    }
+    assert [message for message in page.complaints() if "favicon" not in message] == []
+
+
+def test_ablated_heads_and_masked_tokens_are_sent_and_their_effect_is_shown(driver: WebDriver, server: Server) -> None:
+    page = ServedPage(driver, server, "#input=abcd&head=1")
+    page.until("heading", "ABCD")
+    page.one("#ablate").click()
+    page.until("heading", "ABCD!")
+    assert server.requests[-1]["options"]["ablate"] == [{"layer": "decoder.0.cross", "head": 1}]
+    page.until("server-status", "Without the changes: ABCD")
+    page.tokens("cols")[2].click()
+    page.one("#mask").click()
+    page.until("heading", "ABCD!?")
+    assert server.requests[-1]["options"]["mask"] == [2]
+    assert "token 3 “c” masked" in page.text("server-changes")
+    page.one("#server-changes button:nth-of-type(3)").click()
+    WebDriverWait(driver, 10).until(lambda _: page.text("heading").endswith("ABCD?"))
+
+
+def test_an_error_of_the_server_is_shown_as_text(driver: WebDriver, server: Server) -> None:
+    page = ServedPage(driver, server, "#input=bad")
+    page.until("server-status", f"No answer: too {HOSTILE}")
+    assert page.run("return document.querySelectorAll('img').length") == 0
+    page.complaints()  # the browser reports the status 400
+
+
+def test_a_server_with_a_key_asks_for_it(driver: WebDriver, server: Server) -> None:
+    server.key = "secret"
+    page = ServedPage(driver, server, "#input=ab")
+    page.until("server-status", "wrong key")
+    page.one("#server-key").send_keys("secret", Keys.TAB)
+    page.one("#server-send").click()
+    page.until("heading", "ab → AB")
+    assert "secret" not in page.run("return location.href")
+    page.complaints()

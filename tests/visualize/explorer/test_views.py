@@ -1,0 +1,157 @@
+"""The views of lines, of all heads and of beam search, in a real browser."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkv.interpret.beam_probe import SearchedAnswer, SearchNode
+from qkv.interpret.head_statistics import head_statistics
+from qkv.pipelines.output import Answer, AttentionMap
+from qkv.visualize import save_page
+from tests.visualize.explorer.browser import DATE, LAYERS, READ, SOURCE, TEXT, Page, WebDriver
+
+pytestmark = pytest.mark.browser
+NAMES = tuple(f"t{i}" for i in range(12))
+
+
+def random_maps(layers: int, heads: int) -> tuple[AttentionMap, ...]:
+    draw = np.random.default_rng(5)
+    sizes = [[0.05, 0.3, 1, 5][(layer + head) % 4] for layer in range(layers) for head in range(heads)]
+    planes = [draw.dirichlet(np.full(12, size), size=12) for size in sizes]
+    return tuple(
+        AttentionMap(f"encoder.{layer}", NAMES, NAMES, np.stack(planes[layer * heads : (layer + 1) * heads]))
+        for layer in range(layers)
+    )
+
+
+def test_there_is_a_line_for_each_weight_of_at_least_a_hundredth(driver: WebDriver, tmp_path: Path) -> None:
+    maps = random_maps(1, 3)
+    page = Page(driver, save_page([Answer("a", "", 0.0, maps)], tmp_path / "page.html"), "#view=lines")
+    for state, weights in (("average", maps[0].average), (1, maps[0].weights[1])):
+        page.run("qkvExplorer.state.set({ head: arguments[0] })", state)
+        assert len(page.all(".bipartite path")) == int((np.asarray(weights) >= 0.01).sum())
+    assert [page.texts("query"), page.texts("key")] == [[*NAMES], [*NAMES]]
+
+
+def test_pointing_at_a_query_lights_its_lines_and_keys(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, save_page([DATE], tmp_path / "page.html"), "#view=lines")
+    page.hover(page.tokens("query")[4])
+    assert page.lit("key") == READ[4]
+    assert page.text("readout").startswith(f"“{TEXT[4]}” attends to “{SOURCE[READ[4]]}” 0.7000")
+    strokes = (
+        "return [...document.querySelectorAll('.bipartite path')].map(path => path.getAttribute('stroke-opacity'))"
+    )
+    lit = sum(float(stroke) > 0.5 for stroke in page.run(strokes))
+    assert lit == 1
+    page.tokens("key")[5].click()
+    assert page.run("return location.hash") == "#view=lines&column=5"
+    assert page.lit("query") == READ.index(5)
+
+
+def test_a_line_joins_the_middles_of_its_tokens(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, save_page([DATE], tmp_path / "page.html"), "#view=lines")
+    ends = page.run(
+        """
+        const svg = document.querySelector(".bipartite svg").getBoundingClientRect();
+        const middle = cell => { const box = cell.getBoundingClientRect(); return box.y + box.height / 2 - svg.y; };
+        const [path] = document.querySelectorAll(".bipartite path");
+        const d = path.getAttribute("d").match(/[\\d.]+/g).map(Number);
+        const cells = name => [...document.querySelectorAll(`#${name} [role=option]`)].map(middle);
+        return { from: d[1], to: d[7], queries: cells("query"), keys: cells("key") };
+        """
+    )
+    assert min(abs(ends["from"] - y) for y in ends["queries"]) < 1.5
+    assert min(abs(ends["to"] - y) for y in ends["keys"]) < 1.5
+
+
+@pytest.mark.parametrize("statistic", ["entropy", "distance", "diagonality"])
+def test_heads_are_sorted_by_a_statistic(driver: WebDriver, tmp_path: Path, statistic: str) -> None:
+    maps = random_maps(3, 4)
+    values = {
+        f"encoder.{layer} · {head}": getattr(head_statistics(np.asarray(each.weights)[head]), statistic)
+        for layer, each in enumerate(maps)
+        for head in range(4)
+    }
+    page = Page(driver, save_page([Answer("a", "", 0.0, maps)], tmp_path / "page.html"), "#view=model")
+    page.choose("Sort by", statistic)
+    names = "return [...document.querySelectorAll('#grid span:nth-of-type(1)')].map(name => name.textContent)"
+    assert page.run(names) == sorted(values, key=values.__getitem__)
+    page.choose("Order", "largest first")
+    assert page.run(names) == sorted(values, key=values.__getitem__, reverse=True)
+    shown = page.run("return [...document.querySelectorAll('#grid .value')].map(value => Number(value.textContent))")
+    assert shown == pytest.approx(sorted(values.values(), reverse=True), abs=0.051)
+
+
+def test_all_heads_share_one_colour_scale_unless_each_has_its_own(driver: WebDriver, tmp_path: Path) -> None:
+    weights = np.stack([np.eye(4), np.full((4, 4), 0.25)])
+    answer = Answer("abcd", "", 0.0, (AttentionMap("encoder.0", tuple("abcd"), tuple("abcd"), weights),))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"), "#view=model")
+    script = """
+        return [...document.querySelectorAll("#grid canvas")].map(canvas => {
+          const [r, g, b] = canvas.getContext("2d").getImageData(2, 2, 1, 1).data;
+          return r + g + b;
+        });
+    """
+    peaked, even = page.run(script)
+    assert peaked < even - 200
+    assert "one scale for all layers and heads" in page.one(".legend").text
+    page.choose("Colour scale", "each head to its maximum")
+    peaked, even = page.run(script)
+    assert peaked == even
+    assert "largest weight of each head" in page.one(".legend").text
+
+
+def test_choosing_a_head_shows_its_matrix(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, save_page([LAYERS], tmp_path / "page.html"), "#view=model")
+    page.tokens("grid")[3].click()
+    page.hover(page.one("#title"))  # away from the tokens that are now where the head was
+    assert page.one("#tabs [aria-selected=true]").text == "Matrix"
+    assert page.run("return location.hash") == "#view=matrix&layer=encoder.0&head=1"
+    assert page.lit("cols") == 2
+
+
+def searched() -> SearchedAnswer:
+    """Two hypotheses, "ab" and "b", of a search with two beams."""
+
+    def answer(text: str, score: float, read: list[int]) -> Answer:
+        weights = np.eye(3)[read][None] * 0.8 + 0.2 / 3
+        return Answer("xyz", text, score, (AttentionMap("decoder", tuple(text), tuple("xyz"), weights),))
+
+    nodes = (
+        SearchNode(0, -1, "a", -0.5, None, True),
+        SearchNode(0, -1, "b", -1.0, None, True),
+        SearchNode(0, -1, "<img>", -3.0, None, False),
+        SearchNode(1, 0, "b", -0.6, None, True),
+        SearchNode(1, 1, "</s>", -1.2, -0.6, False),
+        SearchNode(2, 3, "</s>", -0.9, -0.3, False),
+    )
+    best, other = answer("ab", -0.3, [2, 0]), answer("b", -0.6, [1])
+    return SearchedAnswer(
+        best.source, best.text, best.score, best.attention, hypotheses=(best, other), leaves=(5, 4), nodes=nodes
+    )
+
+
+def test_the_tree_of_a_beam_search_marks_the_chosen_hypothesis(driver: WebDriver, tmp_path: Path) -> None:
+    driver.get_log("browser")
+    page = Page(driver, save_page([searched()], tmp_path / "page.html"), "#view=beams")
+    assert page.texts("hypotheses") == ["1ab−0.300", "2b−0.600"]
+    chosen = "return [...document.querySelectorAll('.tree .node.chosen title')].map(t => t.textContent.split(':')[0])"
+    assert page.run(chosen) == ["“a”", "“b”", "“</s>”"]
+    page.tokens("hypotheses")[1].click()
+    assert page.run(chosen) == ["“b”", "“</s>”"]
+    assert page.run("return location.hash") == "#view=beams&hypothesis=1"
+    assert len(page.all(".tree .node")) == 5
+    page.choose("Candidates", "also those dropped")
+    assert len(page.all(".tree .node")) == 6
+    assert page.all("img") == []
+    assert page.complaints() == []
+
+
+def test_the_alignment_of_the_chosen_hypothesis_is_shown(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, save_page([searched()], tmp_path / "page.html"), "#view=beams")
+    np.testing.assert_allclose(page.plane(), searched().hypotheses[0].attention[0].weights.ravel(), atol=1e-5)
+    page.tokens("hypotheses")[1].click()
+    np.testing.assert_allclose(page.plane(), searched().hypotheses[1].attention[0].weights.ravel(), atol=1e-5)
+    page.hover_cell(0, 1)
+    assert page.one(".tip").text == "“b” attends to “y” 0.8667"

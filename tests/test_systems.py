@@ -48,7 +48,7 @@ def anchors(page: str) -> set[str]:
 
 
 def results_of(command: str) -> set[str]:
-    """The anchors of the sections of results.md that have a row of a recipe, or of `qkv train RECIPE --set KEY=VALUE`."""
+    """The anchors of the sections of results.md that have a row of a recipe, or of `qkv train RECIPE --set ...`."""
     words = [word for word in command.split() if word not in ("qkv", "train", "--set")]
     recipe = " ".join(words)
     sections = re.split(r"^(?=## )", (DOCS / "results.md").read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -52,13 +52,13 @@ def test_commands_and_options() -> None:
     assert {name: [option for option in names if option != "--plugin"] for name, names in options.items()} == {
         "demo": ["--device", "--json", "--output"],
         "train": [
-            "--chart", "--data", "--data-dir", "--device", "--dry-run", "--force", "--json", "--log",
+            "--chart", "--column", "--data", "--data-dir", "--device", "--dry-run", "--force", "--json", "--log",
             "--output", "--overwrite", "--profile", "--resume", "--samples", "--set", "--strict",
             "--strict-resume", "--test", "--valid",
         ],
         "evaluate": [
-            "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--num-beams", "--output",
-            "--split", "--strict",
+            "--column", "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--num-beams",
+            "--output", "--split", "--strict",
         ],
         "explain": [
             "--against", "--device", "--document", "--faithfulness", "--input", "--json", "--layers", "--limit",
@@ -123,6 +123,7 @@ def test_commands_and_options() -> None:
         "data prepare": ["--data", "--json", "--rebuild", "--set", "--verify", "--workers"],
         "data shards": ["--json"],
         "data fetch": ["--data-dir", "--json"],
+        "data check": ["--column", "--count", "--json", "--recipe", "--set", "--task", "--test", "--valid"],
         "data features": ["--backbone", "--data-dir", "--json", "--output", "--side"],
         "data show": ["--count", "--data-dir", "--json", "--kind", "--languages", "--split"],
     }  # fmt: skip
@@ -370,7 +371,7 @@ DATASETS = [
     "dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare", "text", "labelled", "sentence_polarity",
     "imdb", "movie_reviews", "tagged", "ud_english_ewt", "wnut17", "questions", "copy", "repeat_copy", "recall",
     "fashion_mnist", "shapes", "emoji", "flickr8k", "coco", "omniglot", "audiomnist8k", "fsdd", "speech", "bandits",
-    "nottingham", "python_stdlib", "trees", "gum", "ptb_sample", "chitchat",
+    "nottingham", "python_stdlib", "trees", "gum", "ptb_sample", "chitchat", "images", "captions", "dialogues", "stories",
     "babi", "squadshifts", "samsum", "multi30k_multilingual",
 ]  # fmt: skip
 

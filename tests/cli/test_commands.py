@@ -371,8 +371,8 @@ DATASETS = [
     "dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare", "text", "labelled", "sentence_polarity",
     "imdb", "movie_reviews", "tagged", "ud_english_ewt", "wnut17", "questions", "copy", "repeat_copy", "recall",
     "fashion_mnist", "shapes", "emoji", "flickr8k", "coco", "omniglot", "audiomnist8k", "fsdd", "speech", "bandits",
-    "nottingham", "python_stdlib", "trees", "gum", "ptb_sample", "chitchat", "images", "captions", "dialogues", "stories",
-    "babi", "squadshifts", "samsum", "multi30k_multilingual",
+    "nottingham", "python_stdlib", "trees", "gum", "ptb_sample", "chitchat", "images", "captions",
+    "dialogues", "stories", "babi", "squadshifts", "samsum", "multi30k_multilingual",
 ]  # fmt: skip
 
 

@@ -27,7 +27,8 @@ def save_captions_png(answers: Sequence[Caption], path: str | os.PathLike[str]) 
     for row in rows:
         canvas.paste(row, (0, top))
         top += row.height
-    palette = canvas.quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE)  # a median cut loses colours of small objects
+    # A median cut, the default, would lose the colours of small objects.
+    palette = canvas.quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE)
     dithered = canvas.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG)
     write_atomically(Path(path), png_bytes(dithered))
     return Path(path)

@@ -27,7 +27,9 @@ def save_captions_png(answers: Sequence[Caption], path: str | os.PathLike[str]) 
     for row in rows:
         canvas.paste(row, (0, top))
         top += row.height
-    dithered = canvas.quantize(palette=canvas.quantize(_COLOURS), dither=Image.Dither.FLOYDSTEINBERG)
+    # A median cut, the default, would lose the colours of small objects.
+    palette = canvas.quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE)
+    dithered = canvas.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG)
     write_atomically(Path(path), png_bytes(dithered))
     return Path(path)
 

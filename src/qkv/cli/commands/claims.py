@@ -175,6 +175,7 @@ def report_claims(
 def draw_note_figure(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Figure; without it, all are listed.")] = None,
     png: Annotated[Path | None, typer.Option("--png", metavar="FILE.png", help="Output file [NAME.png].")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=1_000_000, metavar="N", help="Seed of the training.")] = 0,
     output: OutputFolder = CLAIMS,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -196,7 +197,7 @@ def draw_note_figure(
             result("\n".join(format_rows(headers, rows)))
         return
     path = png or Path(f"{name}.png")
-    drawn = draw_figure(name, output / WORK / "small", path, device)
+    drawn = draw_figure(name, output / WORK / "small", path, device, seed)
     if json:
         result_json({"figure": name, "path": str(path), "drawn": drawn})
         return

@@ -28,7 +28,7 @@ class ClaimRecord:
     verdict: Verdict
     results: tuple[CriterionResult, ...]  # with the range of each criterion
     measurements: Measurements
-    seconds: float
+    seconds: float  # of measuring, and of the processes of all training runs, added up
     command: str
     device: str
     torch: str

@@ -1,7 +1,7 @@
 """The figures: what each shows, and the function that draws it.
 
-A drawing function gets the folder of training runs, which it shares with the claims at small scale, the path of the PNG
-and the device; it returns a line of text about what was drawn.
+A drawing function gets the folder of training runs, which it shares with the claims at small scale, the path of the
+PNG, the device and the seed of the training; it returns a line of text about what was drawn.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from qkv.experiments.claims.note_figures import matrices, pictures
 from qkv.registry import nearest
 from qkv.runtime.files import name_output_errors
 
-Draw = Callable[[Path, Path, str], str]
+Draw = Callable[[Path, Path, str, int], str]
 
 
 class NoteFigure(NamedTuple):
@@ -57,7 +57,7 @@ FIGURES: dict[str, NoteFigure] = {
     ),
     "captions": NoteFigure(
         "Captions right and wrong", Note("003", "Self Attention"),
-        "shapes-attend, trained for a minute", pictures.captions,
+        "shapes-attend, trained for two minutes", pictures.captions,
     ),
     "memory": NoteFigure(
         "Addressing of a neural Turing machine", Note("003", "Generalized model of attention"),
@@ -70,10 +70,10 @@ FIGURES: dict[str, NoteFigure] = {
 }  # fmt: skip
 
 
-def draw_figure(name: str, runs: Path, path: Path, device: str = "auto") -> str:
+def draw_figure(name: str, runs: Path, path: Path, device: str = "auto", seed: int = 0) -> str:
     """Draw a figure as a PNG file, training its model first if there is no run yet; return what was drawn."""
     if name not in FIGURES:
         raise InputError(f"unknown figure {name!r}{nearest(name, FIGURES)} (known: {', '.join(FIGURES)})")
     with name_output_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    return FIGURES[name].draw(runs.absolute(), path, device)
+    return FIGURES[name].draw(runs.absolute(), path, device, seed)

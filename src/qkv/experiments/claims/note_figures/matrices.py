@@ -23,15 +23,15 @@ CRIMINAL = "the king is killing a traitor in the night ."
 SPECIAL = ("[CLS]", "[SEP]")
 
 
-def alignment(runs: Path, path: Path, device: str) -> str:
+def alignment(runs: Path, path: Path, device: str, seed: int) -> str:
     """Attention of each output character over the input characters."""
-    run = trained_run(runs, device, "dates-gru", *SMALL_GRU)
+    run = trained_run(runs, device, seed, "dates-gru", *SMALL_GRU)
     answer = Translator(run, device=device)(DATE)
     save_png(answer, path)
     return f"{DATE} -> {answer.text}"
 
 
-def positions(runs: Path, path: Path, device: str) -> str:
+def positions(runs: Path, path: Path, device: str, seed: int) -> str:
     """Heat map of 50 positions of width 128, and the curves of four indices."""
     encoding = Sinusoidal(128)(50).numpy()
     figure = new_figure(9.0, 3.4)
@@ -43,13 +43,13 @@ def positions(runs: Path, path: Path, device: str) -> str:
     right.set(xlabel="position", title="PE by position", ylim=(-1.1, 1.9))
     right.legend(fontsize=7, ncols=2, frameon=False, loc="upper center")
     figure.tight_layout()
-    save_figure(figure, path, dpi=110)
+    save_figure(figure, path, dpi=80)
     return "50 positions"
 
 
-def masked_scores(runs: Path, path: Path, device: str) -> str:
+def masked_scores(runs: Path, path: Path, device: str, seed: int) -> str:
     """Scores minus the largest of each row, and weights, of a decoder's self-attention; masked cells are grey."""
-    run = trained_run(runs, device, "dates-transformer", *SMALL_TRANSFORMER)
+    run = trained_run(runs, device, seed, "dates-transformer", *SMALL_TRANSFORMER)
     answer = Translator(run, device=device)(DATE)
     (decoder,) = (each for each in answer.attention if each.layer == "decoder.0.self")
     weights = decoder.weights[0].astype(np.float64)
@@ -65,7 +65,7 @@ def masked_scores(runs: Path, path: Path, device: str) -> str:
     return f"{answer.text}: first head of the first decoder layer"
 
 
-def head_grid(runs: Path, path: Path, device: str) -> str:
+def head_grid(runs: Path, path: Path, device: str, seed: int) -> str:
     """Weights of all heads, a row per layer."""
     answer = AttentionProbe(minilm_folder(), device=device)(STREET.format("tired"))
     panels = [
@@ -77,7 +77,7 @@ def head_grid(runs: Path, path: Path, device: str) -> str:
     return f"{len(panels)} heads; rows are queries, columns keys: {' '.join(answer.attention[0].rows)}"
 
 
-def street(runs: Path, path: Path, device: str) -> str:
+def street(runs: Path, path: Path, device: str, seed: int) -> str:
     """Weights of "it" over the other words, by layer, in two sentences that differ in the last word."""
     probe, panels, lines = AttentionProbe(minilm_folder(), device=device), [], []
     for last in ("tired", "wide"):
@@ -96,9 +96,9 @@ def street(runs: Path, path: Path, device: str) -> str:
     return "; ".join(lines)
 
 
-def intra_attention(runs: Path, path: Path, device: str) -> str:
+def intra_attention(runs: Path, path: Path, device: str, seed: int) -> str:
     """Attention of each word to the words before it, in an LSTM memory-network."""
-    run = trained_run(runs, device, "shakespeare-lstmn", *WORD_LSTMN)
+    run = trained_run(runs, device, seed, "shakespeare-lstmn", *WORD_LSTMN)
     answer = AttentionProbe(run, device=device)(CRIMINAL)
     save_png(answer, path)
     return CRIMINAL

@@ -30,18 +30,18 @@ SENTENCES = 8  # of the review
 EXAMPLES, OF_EACH = 120, 3  # scenes that are captioned, and captions that are drawn of each kind
 
 
-def review(runs: Path, path: Path, device: str) -> str:
+def review(runs: Path, path: Path, device: str, seed: int) -> str:
     """Weights of the sentences and words of the first review of the validation split."""
-    run = trained_run(runs, device, "movie-reviews-han", *SMALL_HAN)
+    run = trained_run(runs, device, seed, "movie-reviews-han", *SMALL_HAN)
     example = Run.open(run).data().splits["valid"][0]
     document = DocumentProbe(run, device=device)("\n".join(example.source.splitlines()[:SENTENCES]))
     save_document_png(document, path)
     return f"predicted {document.label}, the label is {example.target}"
 
 
-def captions(runs: Path, path: Path, device: str) -> str:
+def captions(runs: Path, path: Path, device: str, seed: int) -> str:
     """The first captions of the validation split that are right, and the first that are wrong."""
-    run = trained_run(runs, device, "shapes-attend", *SMALL_CAPTIONER, "train.epochs=8")
+    run = trained_run(runs, device, seed, "shapes-attend", *SMALL_CAPTIONER, "train.epochs=12")
     scenes, captioner = Run.open(run).data().splits["valid"][:EXAMPLES], Captioner(run, device=device)
     with TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{row}.png" for row in range(len(scenes.images))]
@@ -54,19 +54,19 @@ def captions(runs: Path, path: Path, device: str) -> str:
     return f"{len(right)} of {len(answers)} captions are right; {len(right[:OF_EACH])} right ones, then wrong ones"
 
 
-def memory(runs: Path, path: Path, device: str) -> str:
+def memory(runs: Path, path: Path, device: str, seed: int) -> str:
     """Where a neural Turing machine writes and reads while it copies a sequence twice as long as in training."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     bits, longest = BITS["small"], TRAINED["small"]
     config = NTMConfig(input_dim=bits + 2, output_dim=bits, hidden_dim=64, locations=2 * max(MULTIPLES) * longest)
     model = NTM(config).to(pick_device(device))
-    train_and_test(model, "small", 0)
+    train_and_test(model, "small", seed)
     trace = MemoryProbe(model, Copy(bits))((2 * longest,))
     save_memory_png(trace, path)
     return f"{trace.wrong} of {trace.bits} bits are wrong"
 
 
-def by_length(runs: Path, path: Path, device: str) -> str:
+def by_length(runs: Path, path: Path, device: str, seed: int) -> str:
     """Score by source length with and without attention, from a record."""
     name = FixedContextByLength.registered_name
     folders = (shipped_records(), runs.parent.parent / "records")

@@ -1,4 +1,4 @@
-"""Training runs that figures are drawn from: seed 0 of small settings, shared with the claims where they are equal."""
+"""Training runs that figures are drawn from: small settings, shared with the claims where they are equal."""
 
 from pathlib import Path
 
@@ -14,9 +14,9 @@ WORD_LSTMN = (
 )  # fmt: skip
 
 
-def trained_run(folder: Path, device: str, recipe: str, *settings: str) -> Path:
+def trained_run(folder: Path, device: str, seed: int, recipe: str, *settings: str) -> Path:
     """Return the folder of a run, which is trained if it does not exist."""
-    sweep = Sweep(recipe, {RECIPE: (recipe,)}, (0,), settings, shared=True)
+    sweep = Sweep(recipe, {RECIPE: (recipe,)}, (seed,), settings, shared=True)
     if sweep.remaining(folder):
         one_thread = WorkerOptions(cpu_count())  # models this small gain nothing from more
         if failures := sweep.run(folder, one_thread, device).failures:

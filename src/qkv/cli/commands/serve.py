@@ -16,7 +16,7 @@ INSTALL = "qkv serve requires {}: pip install 'qkv[serve]'"
 Models = Annotated[
     list[str],
     typer.Argument(
-        metavar="MODEL...",
+        metavar="MODEL",
         autocompletion=options.complete_runs,
         help="Training runs, saved models or Hub names; NAME=MODEL sets the name in requests.",
     ),

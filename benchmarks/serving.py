@@ -61,8 +61,8 @@ class Call:
 
 
 @dataclass
-class Outcome:
-    """What happened to the requests of one run."""
+class LoadReport:
+    """Answers, errors, times and memory of one run."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)  # answers that differ from those computed alone
@@ -95,7 +95,7 @@ class RunningServer:
     port: int
     seconds_to_start: float
 
-    def last_words(self) -> str:
+    def last_message(self) -> str:
         """The last line that the server prints, once it has stopped."""
         assert self.process.stderr is not None
         return self.process.stderr.read().strip().rpartition("\n")[2]
@@ -160,10 +160,10 @@ def fixed_part(path: str, answer: dict[str, Any]) -> Any:
     return answer["data"] if path == "/v1/embeddings" else answer["results"]
 
 
-async def client(port: int, calls: Sequence[Call], outcome: Outcome, until: float, numbers: random.Random) -> None:
-    """Send one request after the other on one connection; wait as long as a refusal says."""
+async def client(port: int, calls: Sequence[Call], report: LoadReport, until: float, numbers: random.Random) -> None:
+    """Send one request after the other on one connection; after a refusal, wait for its Retry-After."""
     reader = writer = None
-    while time.perf_counter() < until and sum(outcome.statuses.values()) < MOST_REQUESTS:
+    while time.perf_counter() < until and sum(report.statuses.values()) < MOST_REQUESTS:
         call = numbers.choice(calls)
         begin = time.perf_counter()
         try:
@@ -171,18 +171,18 @@ async def client(port: int, calls: Sequence[Call], outcome: Outcome, until: floa
                 reader, writer = await asyncio.open_connection(HOST, port)
             status, headers, body = await send(reader, writer, call.bytes)
         except asyncio.IncompleteReadError as error:
-            outcome.broken += bool(error.partial)
+            report.broken += bool(error.partial)
             reader = writer = None
             continue
         except OSError:
             return  # the server has stopped
-        outcome.statuses[status] += 1
+        report.statuses[status] += 1
         if status == 200:
-            record(outcome, call, json.loads(body), time.perf_counter() - begin)
+            record(report, call, json.loads(body), time.perf_counter() - begin)
         elif status in REFUSED and "retry-after" in headers:
             await asyncio.sleep(min(float(headers["retry-after"]), max(0.0, until - time.perf_counter())))
         else:
-            outcome.without_retry += status in REFUSED
+            report.without_retry += status in REFUSED
         if headers.get("connection", "").lower() == "close":
             writer.close()
             reader = writer = None
@@ -190,23 +190,23 @@ async def client(port: int, calls: Sequence[Call], outcome: Outcome, until: floa
         writer.close()
 
 
-def record(outcome: Outcome, call: Call, answer: dict[str, Any], seconds: float) -> None:
+def record(report: LoadReport, call: Call, answer: dict[str, Any], seconds: float) -> None:
     """Count an answer, and compare it with the expected one."""
-    outcome.seconds.append(seconds)
-    outcome.tokens += (answer.get("usage") or {}).get("completion_tokens", 0)
-    if (found := fixed_part(call.path, answer)) != call.expected:
-        outcome.wrong.append(f"{call.path} {call.body}: {found} instead of {call.expected}")
+    report.seconds.append(seconds)
+    report.tokens += (answer.get("usage") or {}).get("completion_tokens", 0)
+    if (result := fixed_part(call.path, answer)) != call.expected:
+        report.wrong.append(f"{call.path} {call.body}: {result} instead of {call.expected}")
 
 
 async def drive(
     server: RunningServer, calls: Sequence[Call], clients: int, seconds: float, terminate_after: float | None = None
-) -> Outcome:
+) -> LoadReport:
     """Run clients against a server for some seconds, with SIGTERM to the server after some of them."""
-    outcome, begin, cpu_seconds = Outcome(), time.perf_counter(), server.cpu_seconds
+    report, begin, cpu_seconds = LoadReport(), time.perf_counter(), server.cpu_seconds
 
     async def watch_memory() -> None:
         while True:
-            outcome.memory.append(server.memory)
+            report.memory.append(server.memory)
             await asyncio.sleep(1.0)
 
     async def terminate(after: float) -> None:
@@ -218,15 +218,15 @@ async def drive(
         background.append(asyncio.create_task(terminate(terminate_after)))
     until = begin + seconds
     await asyncio.gather(
-        *(client(server.port, calls, outcome, until, random.Random(number)) for number in range(clients))
+        *(client(server.port, calls, report, until, random.Random(number)) for number in range(clients))
     )
-    outcome.duration = time.perf_counter() - begin
+    report.duration = time.perf_counter() - begin
     if server.process.poll() is None:
-        outcome.cpu_seconds = server.cpu_seconds - cpu_seconds
+        report.cpu_seconds = server.cpu_seconds - cpu_seconds
     for task in background:
         task.cancel()
     await asyncio.gather(*background, return_exceptions=True)
-    return outcome
+    return report
 
 
 def texts(count: int, seed: int) -> list[str]:
@@ -300,11 +300,11 @@ def throughput(options: argparse.Namespace) -> None:
                 limits = ("--max-batch", batch, "--max-queue", "4096")
                 with serving(str(folder / "gpt"), *limits, environment=environment) as server:
                     asyncio.run(drive(server, calls, 4, 2.0))
-                    outcome = asyncio.run(drive(server, calls, options.clients, options.seconds))
-                measured.append(outcome.tokens / outcome.duration)
-                efforts[batch].append(outcome.tokens / outcome.cpu_seconds)
-                print(f"round {round_number + 1}, --max-batch {batch}: {outcome.summary}", flush=True)
-                assert not outcome.wrong, outcome.wrong[0]
+                    report = asyncio.run(drive(server, calls, options.clients, options.seconds))
+                measured.append(report.tokens / report.duration)
+                efforts[batch].append(report.tokens / report.cpu_seconds)
+                print(f"round {round_number + 1}, --max-batch {batch}: {report.summary}", flush=True)
+                assert not report.wrong, report.wrong[0]
         for what, values in (("tokens/s", rates), ("tokens per CPU second", efforts)):
             ratios = [batched / single for batched, single in zip(*values.values(), strict=True)]
             listed = ", ".join(f"{ratio:.2f}x" for ratio in ratios)
@@ -321,19 +321,19 @@ def stress(options: argparse.Namespace) -> None:
         with serving(*models, "--max-queue", str(options.max_queue)) as server:
             print(f"listening after {server.seconds_to_start:.1f} s")
             calls += other_calls(server, 48)
-            outcome = asyncio.run(drive(server, calls, options.clients, options.seconds))
-        print(f"{options.clients} clients, {outcome.duration:.0f} s: {outcome.summary}")
-        mib = [size / 2**20 for size in outcome.memory]
+            report = asyncio.run(drive(server, calls, options.clients, options.seconds))
+        print(f"{options.clients} clients, {report.duration:.0f} s: {report.summary}")
+        mib = [size / 2**20 for size in report.memory]
         third = max(1, len(mib) // 3)
         highest = [max(mib[begin : begin + third]) for begin in range(0, 3 * third, third) if mib[begin:]]
         print(f"memory of the server, MiB: {mib[0]:.0f} at first; at most, by thirds: {[round(m) for m in highest]}")
         with serving(*models, "--max-queue", str(options.max_queue)) as server:
-            outcome = asyncio.run(drive(server, calls, options.clients, 30.0, terminate_after=5.0))
-            words = server.last_words()
+            report = asyncio.run(drive(server, calls, options.clients, 30.0, terminate_after=5.0))
+            message = server.last_message()
             code = server.process.wait(timeout=60)
-        print(f"SIGTERM after 5 s: exit code {code}; {outcome.summary}")
-        received = sum(outcome.statuses.values())
-        print(f"answers received {received:,}; the server says: {words}")
+        print(f"SIGTERM after 5 s: exit code {code}; {report.summary}")
+        received = sum(report.statuses.values())
+        print(f"answers received {received:,}; last message of the server: {message}")
 
 
 def main() -> None:

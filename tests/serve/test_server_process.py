@@ -64,21 +64,21 @@ def check_load(folders, clients, seconds):
     with serving(str(folders["gpt"]), *limits) as server:
         before = asyncio.run(drive(server, calls, 4, 1.0))
         memory = server.memory
-        outcome = asyncio.run(drive(server, calls, clients, seconds))
-        assert before.wrong == outcome.wrong == []
-        assert outcome.statuses[200] >= clients // 2
-        assert set(outcome.statuses) <= {200, 429, 503}
-        assert (outcome.without_retry, outcome.broken) == (0, 0)
-        assert max(outcome.memory) < memory + 200 * 2**20
+        report = asyncio.run(drive(server, calls, clients, seconds))
+        assert before.wrong == report.wrong == []
+        assert report.statuses[200] >= clients // 2
+        assert set(report.statuses) <= {200, 429, 503}
+        assert (report.without_retry, report.broken) == (0, 0)
+        assert max(report.memory) < memory + 200 * 2**20
         ended = asyncio.run(drive(server, calls, clients, 60.0, terminate_after=1.0))
-        last_line = server.last_words()
+        last_line = server.last_message()
         assert server.process.wait(60) == 0
     assert ended.wrong == []
     assert ended.broken == 0
     assert set(ended.statuses) <= {200, 429, 503}
-    answered = sum(sum(run.statuses.values()) for run in (before, outcome, ended))
+    answered = sum(sum(run.statuses.values()) for run in (before, report, ended))
     assert last_line == f"stopped: {answered} requests answered, 0 not"
-    return outcome
+    return report
 
 
 def test_answers_under_load_are_those_computed_alone_and_sigterm_finishes_accepted_requests(folders):
@@ -87,9 +87,9 @@ def test_answers_under_load_are_those_computed_alone_and_sigterm_finishes_accept
 
 @pytest.mark.slow
 def test_200_clients_for_a_minute(folders):
-    outcome = check_load(folders, 200, 60.0)
-    late = len(outcome.memory) // 3
-    assert max(outcome.memory[late:]) < max(outcome.memory[:late]) + 20 * 2**20
+    report = check_load(folders, 200, 60.0)
+    late = len(report.memory) // 3
+    assert max(report.memory[late:]) < max(report.memory[:late]) + 20 * 2**20
 
 
 def test_a_port_that_is_taken_is_an_error_that_names_it():

@@ -13,12 +13,12 @@ from qkv import __version__
 from qkv.serve import openai_routes, task_routes
 from qkv.serve.api_page import POLICY, api_page
 from qkv.serve.errors import RESPONSES, RequestError, add_handlers
-from qkv.serve.explorer import explorer_page
 from qkv.serve.loaded import ModelPool
 from qkv.serve.metrics import Metrics
 from qkv.serve.middleware import LimitBody, Measure, RequireKey
 from qkv.serve.served import Served, ServedModels
 from qkv.serve.settings import ServeSettings
+from qkv.visualize.explorer import served_page
 
 DESCRIPTION = """Translation, generation, classification and attention with models of qkv.
 
@@ -84,7 +84,7 @@ def _describe_keys(app: FastAPI) -> None:
 async def explorer(served: ServedModels) -> HTMLResponse:
     """Return the page that shows the attention of typed inputs."""
     names = [model.name for model in served.pool.models.values() if "/attention" in model.pipelines]
-    return HTMLResponse(explorer_page(names))
+    return HTMLResponse(served_page(names))
 
 
 @status_router.get("/docs", response_class=HTMLResponse, include_in_schema=False)

@@ -17,7 +17,6 @@ from qkv.pipelines.translator import Translator
 from qkv.serve.attention import AttentionOptions
 from qkv.serve.decoding import SearchOptions, TranslationJob
 from qkv.serve.errors import RESPONSES, RequestError
-from qkv.serve.explorer import attention_payload
 from qkv.serve.loaded import LoadedModel
 from qkv.serve.served import Served, ServedModels, as_list
 from qkv.serve.task_schemas import (
@@ -44,6 +43,7 @@ from qkv.serve.task_schemas import (
     TranslationRequest,
     TranslationResponse,
 )
+from qkv.visualize.explorer import build_payload
 
 router = APIRouter(tags=["Tasks"], responses=RESPONSES)
 
@@ -275,7 +275,10 @@ async def attention(body: AttentionRequestBody, served: ServedModels) -> Attenti
         tuple(sorted(set(body.options.mask))),
     )
     (payload,) = await served.run_texts(
-        model, object(), [body.input], lambda texts: [attention_payload(attend(texts[0], options), model.name)]
+        model,
+        object(),
+        [body.input],
+        lambda texts: [build_payload([attend(texts[0], options)], model=model.name, command="qkv serve")],
     )
     result: AttentionPayload = payload
     return result

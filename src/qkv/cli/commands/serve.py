@@ -13,38 +13,47 @@ from qkv.errors import InputError
 INSTALL = "qkv serve requires {}: pip install 'qkv[serve]'"
 
 
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL",
+        autocompletion=options.complete_runs,
+        help="Training runs, saved models or Hub names; NAME=MODEL sets the name in requests.",
+    ),
+]
+Host = Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any free one.")]
+MaxBatch = Annotated[int, typer.Option("--max-batch", help="Sequences, or texts, of a model that are run at once.")]
+MaxQueue = Annotated[int, typer.Option("--max-queue", help="Accepted sequences of a model; more are refused with 429.")]
+MaxInputs = Annotated[int, typer.Option("--max-inputs", help="Sequences, or texts, of one request.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Tokens of a sequence, the prompt included.")]
+MaxBody = Annotated[int, typer.Option("--max-body", help="Bytes of the body of a request.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds until a request is given up with 503.")]
+ApiKeys = Annotated[
+    Path | None,
+    typer.Option("--api-keys", metavar="FILE", help="File with one API key per line [QKV_API_KEYS, by commas]."),
+]
+BatchAll = Annotated[
+    bool,
+    typer.Option(
+        "--batch-all",
+        help="Batch recurrent and convolutional models, too; their results may then differ in the last digits.",
+    ),
+]
+
+
 def serve(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL...",
-            autocompletion=options.complete_runs,
-            help="Training runs, saved models or Hub names; NAME=MODEL sets the name in requests.",
-        ),
-    ],
-    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any free one.")] = 8000,
-    max_batch: Annotated[
-        int, typer.Option("--max-batch", help="Sequences, or texts, of a model that are run at once.")
-    ] = 32,
-    max_queue: Annotated[
-        int, typer.Option("--max-queue", help="Accepted sequences of a model; more are refused with 429.")
-    ] = 256,
-    max_inputs: Annotated[int, typer.Option("--max-inputs", help="Sequences, or texts, of one request.")] = 64,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens of a sequence, the prompt included.")] = 2048,
-    max_body: Annotated[int, typer.Option("--max-body", help="Bytes of the body of a request.")] = 4 * 2**20,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds until a request is given up with 503.")] = 60.0,
-    api_keys: Annotated[
-        Path | None,
-        typer.Option("--api-keys", metavar="FILE", help="File with one API key per line [QKV_API_KEYS, by commas]."),
-    ] = None,
-    batch_all: Annotated[
-        bool,
-        typer.Option(
-            "--batch-all",
-            help="Batch recurrent and convolutional models, too; their results may then differ in the last digits.",
-        ),
-    ] = False,
+    models: Models,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    max_batch: MaxBatch = 32,
+    max_queue: MaxQueue = 256,
+    max_inputs: MaxInputs = 64,
+    max_tokens: MaxTokens = 2048,
+    max_body: MaxBody = 4 * 2**20,
+    timeout: Timeout = 60.0,
+    api_keys: ApiKeys = None,
+    batch_all: BatchAll = False,
     dtype: options.DType = options.DecodingDType.auto,
     device: options.Device = "auto",
 ) -> None:

@@ -45,7 +45,7 @@ class BeamProbe(Translator):
     ) -> list[SearchedAnswer]:
         """Translate one text or several, and return the hypotheses and the tree of each search."""
         config = GenerationConfig(num_beams=num_beams, num_return_sequences=num_beams, length_penalty=length_penalty)
-        return [self._search(source, config) for source in self._encode(dict(enumerate(texts, start=1)))]
+        return [self._search(source, config) for source in self.encode(dict(enumerate(texts, start=1)))]
 
     def _search(self, source: Source, config: GenerationConfig) -> SearchedAnswer:
         batch = self._batch([(source, ())])
@@ -56,7 +56,7 @@ class BeamProbe(Translator):
             num_beams=config.num_beams, length_penalty=config.length_penalty, observe=tree.add,
         )  # fmt: skip
         maps = self.attention([(source, hypothesis) for hypothesis in hypotheses])
-        answers = [self._answer(source, *pair) for pair in zip(hypotheses, maps, strict=True)]
+        answers = [self.answer(source, *pair) for pair in zip(hypotheses, maps, strict=True)]
         best = answers[0]
         return SearchedAnswer(
             best.source, best.text, best.score, best.attention, best.unknown, best.new_tokens, best.special,

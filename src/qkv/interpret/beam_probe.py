@@ -51,17 +51,17 @@ class BeamProbe(Translator):
         batch = self._batch([(source, ())])
         state = self.model.init_state(self.model.encode(batch.source, batch.source_lengths, **tree_arguments(batch)))
         target, tree = self.tokenizer.target, SearchTree(self.special_tokens.end, config)
-        (found,) = beam_search(
+        (hypotheses,) = beam_search(
             self.model, state, self._constraints([source], config, ""),
             num_beams=config.num_beams, length_penalty=config.length_penalty, observe=tree.add,
         )  # fmt: skip
-        maps = self.attention([(source, hypothesis) for hypothesis in found])
-        answers = [self.answer(source, *pair) for pair in zip(found, maps, strict=True)]
+        maps = self.attention([(source, hypothesis) for hypothesis in hypotheses])
+        answers = [self.answer(source, *pair) for pair in zip(hypotheses, maps, strict=True)]
         best = answers[0]
         return SearchedAnswer(
             best.source, best.text, best.score, best.attention, best.unknown, best.new_tokens, best.special,
             hypotheses=tuple(answers),
-            leaves=tuple(tree.leaf(hypothesis.tokens) for hypothesis in found),
+            leaves=tuple(tree.leaf(hypothesis.tokens) for hypothesis in hypotheses),
             nodes=tuple(tree.nodes(target.piece)),
         )  # fmt: skip
 
@@ -80,16 +80,16 @@ class SearchTree:
         """Add the candidates of a step, and the running hypotheses of the next step."""
         scores, rows, tokens = (values[0].tolist() for values in candidates)
         running = list(zip(kept.rows[0].tolist(), kept.tokens[0].tolist(), strict=True))
-        places: dict[tuple[int, int], int] = {}
+        indices: dict[tuple[int, int], int] = {}
         for rank, (log_p, row, token) in enumerate(zip(scores, rows, tokens, strict=True)):
             ended = token == self._end
             if log_p == -torch.inf or (ended and rank >= self._config.num_beams):
                 continue  # forbidden, of a beam that is not in use yet, or not among the candidates that may end
             parent = self._rows[row] if self._rows else -1
             score = log_p / (self._step + 1) ** self._config.length_penalty if ended else None
-            places[row, token] = len(self._nodes)
+            indices[row, token] = len(self._nodes)
             self._nodes.append((self._step, parent, token, log_p, score, not ended and (row, token) in running))
-        self._rows = [places.get(pair, -1) for pair in running]  # -1: a beam that is not in use, never extended
+        self._rows = [indices.get(pair, -1) for pair in running]  # -1: a beam that is not in use, never extended
         self._step += 1
 
     def leaf(self, tokens: Sequence[int]) -> int:

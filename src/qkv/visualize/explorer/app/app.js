@@ -196,13 +196,10 @@ function shortcut(event) {
   }
 }
 
-/** Replace the examples, in served mode. */
-function replaceExamples(next) {
-  payload.examples = next.examples;
-  payload.notes = next.notes;
-  payload.model = next.model;
-  payload.title = next.title;
-  document.title = next.title;
+/** Show another payload in the place of this one, in served mode. */
+function replacePayload({ examples, notes, title, model, command }) {
+  Object.assign(payload, { examples, notes, title, model, command });
+  document.title = title;
   showAll();
 }
 
@@ -218,6 +215,6 @@ document.documentElement.classList.toggle("embedded", "embed" in state);
 listen();
 state.listen(update);
 showAll();
-if (payload.server) serverForm(byId("server"), payload, state, replaceExamples);
+if (payload.server) serverForm(byId("server"), payload, state, replacePayload);
 window.qkvExplorer = { payload, state, shown: () => shown };
 performance.mark("qkv-shown");

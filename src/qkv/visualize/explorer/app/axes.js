@@ -21,7 +21,8 @@ export function axes(plane) {
   const columns = fitted(plane.columns.map(column => plane.columnTokens[column]));
   const widest = labels => labels.reduce((most, label) => Math.max(most, label.width), 0);
   const characters = areCharacters(columns.map(label => label.text));
-  const sizes = { left: Math.ceil(widest(rows)) + 10, right: Math.ceil(widest(columns)) + 10 };
+  const numbers = measure.measureText(String(plane.rowTokens.length)).width; // shown where tokens do not fit
+  const sizes = { left: Math.ceil(Math.max(numbers, widest(rows))) + 10, right: Math.ceil(widest(columns)) + 10 };
   const stands = (label, cell) => characters && label.width <= cell;
   return {
     margins(room, shown, given) {

@@ -64,9 +64,10 @@ export function serverForm(form, payload, state, replace) {
   /** Say what the changes did to the output. */
   function compare(before, example) {
     if (!before) return;
-    const score = each => each.score === null || each.score === undefined ? "" : ` (${each.score.toFixed(4)})`;
+    const score = each => each.score === null || each.score === undefined ? ""
+      : ` (${each.score.toFixed(4).replace("-", "−")})`;
     status.replaceChildren("Without the changes: ", element("bdi", clipped(before.text || "no output")), score(before),
-      " With them: ",
+      ". With them: ",
       element("bdi", clipped(example.text || "no output")), score(example));
   }
 

@@ -69,6 +69,11 @@ def absolute_path(path: str | Path) -> Path:
     return expand_home(path).absolute()
 
 
+def cache_root() -> Path:
+    """Return the folder of the user's cache of qkv: XDG_CACHE_HOME/qkv, or ~/.cache/qkv."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkv"
+
+
 def check_output_file(path: Path) -> None:
     """Raise unless `path` does not exist or is a regular file (to be replaced)."""
     mode = _lstat_mode(path)

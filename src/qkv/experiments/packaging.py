@@ -24,6 +24,7 @@ from qkv.training.recipe import recipe_info
 from qkv.training.run import Run
 from qkv.training.run_manifest import Manifest, Version
 
+MAX_BYTES = 40e6  # of all models in the package
 FOLDER_KEY = "data.folder"  # override with a path of the machine that trained the model
 
 
@@ -80,6 +81,7 @@ def package_run(
     dtype: str = "int8",
     beams: Sequence[int] = (1,),
     notes: Sequence[str] = (),
+    max_bytes: float = MAX_BYTES,
     evaluator: Evaluator = evaluate_split,
 ) -> Package:
     """Package the run in a folder as `out`, whose name becomes that of the model; the write is atomic.
@@ -97,12 +99,13 @@ def package_run(
     data = run.data()
     with atomic_folder(out) as scratch:
         converted = convert(folder, scratch, "qkv", DTYPES[dtype])
+        if (size := package_size(scratch)) > max_bytes:
+            raise InputError(f"{out}: has {size / 1e6:.1f} MB, more than {max_bytes / 1e6:g} (see --max-size)")
         _portable(run).write(scratch)
         trained = {key: value for key, value in read_manifest(run.checkpoints[-1]).items() if key != "sha256"}
         write_manifest(scratch, trained)
         records = tuple(_evaluate(scratch, data, beams, evaluator))
         original = [record for record in _records(folder) if record.finished]
-        size = package_size(scratch)
         card = model_card(out.name, Run.open(scratch).recipe, converted, records, original, notes, scratch)
         (scratch / CARD).write_text(card, encoding="utf-8")
         (scratch / MANIFEST_FILE).unlink()

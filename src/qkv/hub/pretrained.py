@@ -107,7 +107,7 @@ def download_model(
         return existing
     catalog = read_catalog()
     if name not in catalog:
-        raise InputError(f"{printable(name)}: not a model that can be downloaded{nearest(name, catalog)}")
+        raise InputError(f"{printable(name)}: not a model that can be downloaded{nearest(name, catalog or ['none'])}")
     location = location or os.environ.get(LOCATION_VARIABLE)
     if not location:
         raise InputError(

@@ -16,7 +16,7 @@ from qkv.registry import describe, lookup, nearest, registered
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
-@app.callback(help="List, show, download and package pretrained models; list the architectures.")
+@app.callback(help="List, show and download models; list architectures.")
 def list_models(context: typer.Context, plugin: options.Plugin = None, json: options.Json = False) -> None:
     """List the pretrained models with size, task and score, and the architectures with their tasks."""
     if context.invoked_subcommand is not None:
@@ -83,9 +83,9 @@ def show_model(
     ],
     json: options.Json = False,
 ) -> None:
-    """Print the card of a pretrained model, or every key of an architecture: default, type and meaning.
+    """Show the card of a model, or the keys of an architecture.
 
-    In a recipe these are the keys of the model table.
+    In a recipe the keys are those of the model table: default, type and meaning.
     """
     from qkv.hub.pretrained import pretrained_folder, pretrained_names, read_catalog, unknown_model
 
@@ -138,7 +138,10 @@ def download(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Download a larger pretrained model into the cache; every file is verified by its SHA-256."""
+    """Download a pretrained model into the cache.
+
+    Every file is verified by its SHA-256.
+    """
     from qkv.hub.pretrained import download_model, package_size
     from qkv.runtime.bars import Bars
 
@@ -170,12 +173,8 @@ def package(
     recorded results. Prints the entry of the model in the catalog of models to download.
     """
     from qkv.experiments.packaging import package_run
-    from qkv.runtime.files import remove_folder
 
-    packaged = package_run(run, out, dtype.value, num_beams or [1], note or [], evaluate_split)
-    if packaged.size > max_size * 1e6:
-        remove_folder(out)
-        raise InputError(f"{out}: has {packaged.size / 1e6:.1f} MB, more than --max-size {max_size:g}")
+    packaged = package_run(run, out, dtype.value, num_beams or [1], note or [], max_size * 1e6, evaluate_split)
     info(f"{packaged.parameters:,} parameters  {dtype.value}  {packaged.size / 1e6:.1f} MB")
     if json:
         result_json({"folder": str(out), "bytes": packaged.size, "catalog": packaged.catalog_entry().to_dict()})

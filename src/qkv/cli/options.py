@@ -127,7 +127,7 @@ Assignments = Annotated[
         help="Override a key, e.g. train.lr=3e-4; repeatable.",
     ),
 ]
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Device: auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Device: auto, cpu, cuda, cuda:N or mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Folder = Annotated[
     Path,

@@ -25,11 +25,11 @@ def lock(file: io.BufferedWriter, *, wait: bool) -> None:
         return
     import msvcrt
 
-    mode = msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK  # type: ignore[attr-defined]
+    mode = msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK
     file.seek(0)
     while True:
         try:
-            msvcrt.locking(file.fileno(), mode, 1)  # type: ignore[attr-defined]
+            msvcrt.locking(file.fileno(), mode, 1)
             return
         except OSError:
             if not wait:  # LK_LOCK gives up after ten seconds

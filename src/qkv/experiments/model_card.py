@@ -73,10 +73,11 @@ def model_card(
 def _training(record: Record) -> str:
     changes = "".join(f" --set {change}" for change in record.changes)
     device = f" on {record.trained_on}" if record.trained_on else ""
+    stopped = "" if record.finished else " (stopped before the last epoch)"
     return (
-        f"`qkv train {record.recipe}{changes} --set seed={record.seed}`: {record.steps:,} steps, "
+        f"`qkv train {record.recipe}{changes} --set seed={record.seed}`: {record.steps:,} steps{stopped}, "
         f"{record.minutes:.1f} minutes{device} in {record.precision}, torch {record.trained_torch}, "
-        f"commit {record.trained_commit[:12]}"
+        f"commit {record.trained_commit[:12]} (source {record.trained_source_hash[:12]})"
     )
 
 
@@ -100,7 +101,7 @@ def _details(name: str, record: Record) -> str:
     search = f" --num-beams {record.beam}" if record.beam > 1 else ""
     return (
         f"`qkv evaluate {name} --split {record.split}{search}` on {record.device}, torch {record.torch}, "
-        f"qkv {record.version}, commit {record.commit[:12]}, {record.date[:10]}"
+        f"qkv {record.version}, commit {record.commit[:12]} (source {record.source_hash[:12]}), {record.date[:10]}"
     )
 
 

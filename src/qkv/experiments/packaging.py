@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from qkv.config import read_toml
 from qkv.datasets.columns import Column
 from qkv.datasets.dataset import Dataset
 from qkv.errors import InputError
@@ -20,9 +21,9 @@ from qkv.hub.conversion import DTYPES
 from qkv.hub.pretrained import CARD, NAME, SIZES, CatalogEntry, package_size
 from qkv.runtime.files import atomic_folder, check_output_folder, sha256
 from qkv.tasks.base.task import Evaluation, Task
-from qkv.training.recipe import recipe_info
+from qkv.training.recipe import Recipe, recipe_info
 from qkv.training.run import Run
-from qkv.training.run_manifest import Manifest, Version
+from qkv.training.run_manifest import MANIFEST, RECIPE, Manifest, Version
 
 MAX_BYTES = 40e6  # of all models in the package
 FOLDER_KEY = "data.folder"  # override with a path of the machine that trained the model
@@ -84,29 +85,27 @@ def package_run(
     max_bytes: float = MAX_BYTES,
     evaluator: Evaluator = evaluate_split,
 ) -> Package:
-    """Package the run in a folder as `out`, whose name becomes that of the model; the write is atomic.
+    """Package a training run as `out`, whose name becomes that of the model; the write is atomic.
 
-    The packaged weights are evaluated on the first test split, else on the validation data, with each of these beam
-    sizes if the task searches. The card has the results of these recorded evaluations, and `notes` on the use of the
-    model.
+    `folder` is a run, or a saved model with the recipe.toml and the results.jsonl of its run. The packaged weights are
+    evaluated on the first test split, else on the validation data, with each of these beam sizes if the task searches.
+    The card has the results of these recorded evaluations, and `notes` on the use of the model.
     """
     if not NAME.fullmatch(out.name):
         raise InputError(f"{out}: {out.name!r} is not the name of a model: use lowercase letters, digits, . _ and -")
     check_output_folder(out)
-    run = Run.open(folder)
-    if not run.checkpoints:
-        raise InputError(f"{folder}: no checkpoints")
-    data = run.data()
+    recipe, trained = _training(folder)
+    data = recipe.data.load()
+    if data.fingerprint != trained["data"]:
+        raise InputError(f"{folder}: its data have changed since it was trained")
     with atomic_folder(out) as scratch:
         converted = convert(folder, scratch, "qkv", DTYPES[dtype])
         if (size := package_size(scratch)) > max_bytes:
             raise InputError(f"{out}: has {size / 1e6:.1f} MB, more than {max_bytes / 1e6:g} (see --max-size)")
-        _portable(run).write(scratch)
-        trained = {key: value for key, value in read_manifest(run.checkpoints[-1]).items() if key != "sha256"}
+        Manifest((Version(_portable(recipe, folder)),)).write(scratch)
         write_manifest(scratch, trained)
         records = tuple(_evaluate(scratch, data, beams, evaluator))
-        original = [record for record in _records(folder) if record.finished]
-        card = model_card(out.name, Run.open(scratch).recipe, converted, records, original, notes, scratch)
+        card = model_card(out.name, recipe, converted, records, _records(folder), notes, scratch)
         (scratch / CARD).write_text(card, encoding="utf-8")
         (scratch / MANIFEST_FILE).unlink()
         sizes = {path.name: path.stat().st_size for path in sorted(scratch.iterdir())}
@@ -135,15 +134,37 @@ def score_text(record: Record, column: Column) -> str:
     return f"{title} {measure.value * column.unit:.{column.digits}f}{'%' if percent else ''}"
 
 
-def _portable(run: Run) -> Manifest:
-    """Return the manifest with the final recipe, without the folders of the machine that trained it."""
-    overrides = tuple(item for item in run.recipe.overrides if item.partition("=")[0].strip() != FOLDER_KEY)
-    if run.recipe.init is not None and Path(run.recipe.init).is_absolute():
-        raise InputError(
-            f"{run.folder}: fine-tuned from {run.recipe.init}, which has no name: package that model first"
-        )
-    recipe = run.recipe.replace(data=run.recipe.data.replace(folder=None), overrides=overrides)
-    return Manifest((Version(recipe),))
+def _training(folder: Path) -> tuple[Recipe, dict[str, Any]]:
+    """Return the recipe of a run, and what its checkpoint, or else its recorded evaluation, states about training."""
+    if (folder / MANIFEST).exists():
+        run = Run.open(folder)
+        if not run.checkpoints:
+            raise InputError(f"{folder}: no checkpoints")
+        return run.recipe, {key: value for key, value in read_manifest(run.checkpoints[-1]).items() if key != "sha256"}
+    if not (folder / RECIPE).exists():
+        raise InputError(f"{folder}: neither a training run nor a saved model with the {RECIPE} of its run")
+    recipe, record = Recipe.from_table(read_toml(folder / RECIPE), str(folder / RECIPE)), read_records(folder)[-1]
+    state = {
+        "step": record.steps, "seconds": 60 * record.minutes, "finished": record.finished,
+        "devices": [record.trained_on] if record.trained_on else [],
+    }  # fmt: skip
+    return recipe, {
+        "state": state,
+        "data": record.data_hash,
+        "precision": record.precision,
+        "graphs": record.graphs,
+        "torch": record.trained_torch,
+        "commit": record.trained_commit,
+        "source_hash": record.trained_source_hash,
+    }
+
+
+def _portable(recipe: Recipe, folder: Path) -> Recipe:
+    """Return a recipe without the folders of the machine that trained it."""
+    if recipe.init is not None and Path(recipe.init).is_absolute():
+        raise InputError(f"{folder}: fine-tuned from {recipe.init}, which has no name: package that model first")
+    overrides = tuple(item for item in recipe.overrides if item.partition("=")[0].strip() != FOLDER_KEY)
+    return recipe.replace(data=recipe.data.replace(folder=None), overrides=overrides)
 
 
 def _evaluate(folder: Path, data: Dataset[Any], beams: Sequence[int], evaluator: Evaluator) -> Iterator[Record]:

@@ -33,12 +33,12 @@ def list_models(context: typer.Context, plugin: options.Plugin = None, json: opt
     headers = ("pretrained model", "task", "data", "size", "score", "where", "description")
     result("\n".join(format_rows(headers, rows, below=2)))
     result("\nqkv models show NAME prints the model card. Models without weights, for qkv train:\n")
-    rows = []
+    lines = []
     for entry in _architectures():
         presets = entry["presets"]
         shown = presets if len(presets) < 6 else [*presets[:2], "...", presets[-1]]
-        rows.append((entry["name"], entry["class"], ", ".join(entry["tasks"]), ", ".join(shown), entry["description"]))
-    result("\n".join(format_rows(("architecture", "class", "tasks", "presets", "description"), rows, below=2)))
+        lines.append((entry["name"], entry["class"], ", ".join(entry["tasks"]), ", ".join(shown), entry["description"]))
+    result("\n".join(format_rows(("architecture", "class", "tasks", "presets", "description"), lines, below=2)))
 
 
 def _pretrained() -> list[dict[str, Any]]:

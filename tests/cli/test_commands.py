@@ -114,6 +114,8 @@ def test_commands_and_options() -> None:
         "recipes show": ["--json", "--set"],
         "models": ["--json"],
         "models show": ["--json"],
+        "models download": ["--from", "--json"],
+        "models package": ["--dtype", "--json", "--max-size", "--note", "--num-beams"],
         "claims": ["--json", "--output"],
         "claims show": ["--json", "--output"],
         "claims run": ["--all", "--device", "--json", "--output", "--resume", "--scale", "--seeds"],

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
@@ -47,7 +47,15 @@ def watch(
     _ACTIVE_RECORDS[recording_id] = tuple(recording.values())
     watchers = [Watcher(record, _handle(recording_id, index)) for index, record in enumerate(recording.values())]
     pass_handle = _handle(recording_id)
-    hook = model.register_forward_pre_hook(lambda model, inputs: begin_pass(pass_handle))
+
+    def start_pass(model: nn.Module, inputs: Any) -> None:
+        if torch.compiler.is_compiling():
+            begin_pass(pass_handle)
+        else:  # the first call of a custom operator imports torch._dynamo, which takes seconds
+            for record in recording.values():
+                record.begin_pass()
+
+    hook = model.register_forward_pre_hook(start_pass)
     for attend, watcher in zip(selected.values(), watchers, strict=True):
         attend.watchers = (*attend.watchers, watcher)
     try:

@@ -22,6 +22,7 @@ from qkv.cli.commands import (
     evaluate,
     explain,
     generate,
+    models,
     parse,
     serve,
     train,
@@ -73,7 +74,7 @@ app.command(name="convert")(convert.convert)
 app.command(name="serve")(serve.serve)
 app.add_typer(data.app, name="data")
 app.add_typer(catalog.recipes, name="recipes")
-app.add_typer(catalog.models, name="models")
+app.add_typer(models.app, name="models")
 app.add_typer(claims.app, name="claims")
 add_plugin_option(app)
 

@@ -28,10 +28,28 @@ def complete_recipes(incomplete: str) -> list[str]:
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Return the runs under runs/ that begin with `incomplete`; other folders if there is none."""
+    """Return the runs under runs/ and pretrained models that begin with `incomplete`; folders if there are none."""
     runs = _matching([str(path.parent) for path in sorted(RUNS.glob(f"*/{MANIFEST}"))], incomplete)
+    pretrained = _matching(_pretrained_names(), incomplete)
     folders = [f"{path}/" for path in sorted(glob(f"{escape(incomplete)}*")) if Path(path).is_dir()]
-    return runs or folders
+    return [*runs, *pretrained] or folders
+
+
+def complete_models(incomplete: str) -> list[str]:
+    """Return the names of pretrained models and of architectures that begin with `incomplete`."""
+    return [*_matching(_pretrained_names(), incomplete), *complete("model")(incomplete)]
+
+
+def complete_downloads(incomplete: str) -> list[str]:
+    """Return the names of models that can be downloaded."""
+    from qkv.hub.pretrained import read_catalog
+
+    return _matching(sorted(read_catalog()), incomplete)
+
+
+def _pretrained_names() -> list[str]:
+    """Return the names of packaged models; importing qkv.hub would import torch, which is slow."""
+    return sorted(path.parent.name for path in Path(str(files("qkv") / "pretrained")).glob(f"*/{MANIFEST}"))
 
 
 def complete(kind: str) -> Callable[[str], list[str]]:
@@ -109,11 +127,15 @@ Assignments = Annotated[
         help="Override a key, e.g. train.lr=3e-4; repeatable.",
     ),
 ]
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Device: auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Device: auto, cpu, cuda, cuda:N or mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Folder = Annotated[
     Path,
-    typer.Argument(metavar="RUN", autocompletion=complete_runs, help="Training run or saved model."),
+    typer.Argument(
+        metavar="RUN",
+        autocompletion=complete_runs,
+        help="Training run, saved model, or name of a pretrained model (qkv models).",
+    ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Treat empty lines and header rows as errors.")]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Input text.")]

@@ -24,7 +24,8 @@ from qkv.datasets.formats.text_files import Span
 from qkv.errors import InputError, QkvError
 from qkv.registry import load_plugin, loaded_plugins
 from qkv.runtime.cluster import Placement, WorkerOptions, place_workers, start_ray
-from qkv.runtime.processes import ProcessPool, cpu_count
+from qkv.runtime.portable import cpu_count
+from qkv.runtime.processes import ProcessPool
 
 if TYPE_CHECKING:
     from qkv.generation import DType, GenerationConfig

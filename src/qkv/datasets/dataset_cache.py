@@ -10,7 +10,7 @@ from types import MappingProxyType
 from qkv.errors import InputError
 from qkv.runtime.bars import Bars
 from qkv.runtime.download import download
-from qkv.runtime.files import expand_home, sha256
+from qkv.runtime.files import cache_root, expand_home, sha256
 
 DATA_VARIABLE = "QKV_DATA"
 
@@ -97,7 +97,7 @@ class DatasetCache:
 
 def cache_folder() -> Path:
     """Return the folder of the user's cache of data files."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkv" / "data"
+    return cache_root() / "data"
 
 
 def _check_digest(path: Path, file: DataFile) -> None:

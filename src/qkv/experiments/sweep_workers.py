@@ -28,11 +28,13 @@ from qkv.hub.meta_model import meta_model
 from qkv.hub.model_folder import ModelFolder
 from qkv.metrics import Metric
 from qkv.registry import load_plugin, loaded_plugins
+from qkv.runtime import portable
 from qkv.runtime.cluster import WorkerOptions, place_workers, start_ray
 from qkv.runtime.device import pick_device
 from qkv.runtime.documents import read_object
 from qkv.runtime.files import write_atomically
-from qkv.runtime.processes import cpu_count, end_with_parent
+from qkv.runtime.portable import cpu_count
+from qkv.runtime.processes import end_with_parent
 from qkv.training import job as training
 from qkv.training.display import Display
 from qkv.training.recipe import read_recipe
@@ -222,9 +224,9 @@ def _run_in_processes(
 
 def _run_in_process(job: Job) -> None:
     """Run a job in its own process, which ends with its parent and leaves Ctrl-C to it."""
-    os.setsid()  # Ctrl-C is sent to all processes of a session's foreground group
+    getattr(os, "setsid", lambda: None)()  # Ctrl-C is sent to all processes of a session's foreground group
     threading.Thread(target=end_with_parent, daemon=True).start()
-    output = os.open(job.folder / "output" / f"{job.name}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
+    output = os.open(job.folder / "output" / f"{job.name}.txt", portable.APPEND | portable.NO_FOLLOW)
     for stream in (1, 2):
         os.dup2(output, stream)
     if not job.run():
@@ -233,7 +235,7 @@ def _run_in_process(job: Job) -> None:
 
 def _problem(code: int | None) -> str:
     """Describe the exit code of a process; "" if it is 0."""
-    if code == -signal.SIGKILL:
+    if code == -getattr(signal, "SIGKILL", 9):
         return "its process was killed, perhaps for lack of memory"
     return f"its process ended with exit code {code}" if code else ""
 

@@ -12,6 +12,7 @@ import torch
 from qkv.errors import InputError
 from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import write_elmo
+from qkv.hub.feature_order import with_sines_first
 from qkv.hub.model_folder import ModelFolder, locate, save_model
 from qkv.hub.quantization import quantize_model
 from qkv.hub.released import released_dtype, write_released
@@ -97,6 +98,8 @@ def convert(
     model = folder.load(torch.device("cpu"), None if dtype == torch.int8 else dtype, dequantize=True)
     stored = parameters = sum(weight.numel() for weight in model.parameters())
     weights: Mapping[str, Tensor] | None = quantize_model(model) if dtype == torch.int8 else None
+    if to == "hf" and issubclass(network, Transformer):
+        model = with_sines_first(model)
     family = family_for(network, model.config) if to == "hf" else None
     size = sum(weight.nbytes for weight in (model.parameters() if weights is None else weights.values()))
     with atomic_folder(out) as scratch, bar(WEIGHTS, size) as progress:

@@ -19,6 +19,8 @@ from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_man
 from qkv.hub.families import FAMILIES, ORIGINALS
 from qkv.hub.huggingface import fetch, is_hub_name
 from qkv.hub.meta_model import check_vocab_size, checked_meta_model, empty_model, require_model_memory
+from qkv.hub.pretrained import NAME as PRETRAINED_NAME
+from qkv.hub.pretrained import pretrained_folder, unknown_model
 from qkv.hub.quantization import (
     QUANTIZATION,
     computes_int8,
@@ -183,10 +185,10 @@ def load(
     """Load a saved model in eval mode, with `.config` and `.tokenizer` (None if the folder has none).
 
     `folder` is a saved model, a training run, a Hugging Face directory of a supported family, a released ELMo, a file
-    of llama2.c, or "owner/name" on the Hugging Face Hub. Names and shapes are checked against the file headers before
-    memory is allocated. Weights are converted to float32 unless `dtype` is given. The int8 weights of a quantized
-    GPT-2, Llama or Transformer (`qkv convert --dtype int8`) stay in the file, which is mapped into memory,
-    unless `dequantize` is set.
+    of llama2.c, the name of a pretrained model (`qkv models`), or "owner/name" on the Hugging Face Hub. Names and
+    shapes are checked against the file headers before memory is allocated. Weights are converted to float32 unless
+    `dtype` is given. The int8 weights of a quantized GPT-2, Llama or Transformer (`qkv convert --dtype int8`) stay in
+    the file, which is mapped into memory, unless `dequantize` is set.
     """
     return load_as(object, folder, device, dtype, dequantize=dequantize)
 
@@ -219,10 +221,19 @@ def _describe(kind: type[Any]) -> str:
     return getattr(kind, "kind_description", f"a {kind.__name__}")
 
 
+def named_folder(folder: str | Path) -> Path:
+    """Return a folder: a path that exists, or the folder of a pretrained model of this name."""
+    path = Path(folder)
+    return path if os.path.lexists(path) else pretrained_folder(str(folder)) or path
+
+
 def locate(folder: str | Path) -> Path:
-    """Return the local model folder for a path or a Hugging Face Hub name, downloading it if necessary."""
+    """Return the local folder of a model: a path, a pretrained model, or one of the Hugging Face Hub (downloaded)."""
+    path = named_folder(folder)
+    if not os.path.lexists(path) and PRETRAINED_NAME.fullmatch(str(folder)):
+        raise InputError(unknown_model(str(folder)))
     if not is_hub_name(str(folder)):
-        return resolve(Path(folder))
+        return resolve(path)
     if (owner := Path(Path(folder).parts[0])).exists():
         raise InputError(
             f"{folder}: no such folder; the Hugging Face Hub is not searched because the local folder {owner} exists"

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from qkv.errors import Unsupported
+from qkv.runtime.files import cache_root
 
 HEADER = Path(__file__).with_name("vectors.h")
 COMPILERS = ("cc", "gcc", "clang")
@@ -39,7 +40,7 @@ def _compiled(source: Path) -> Path:
         raise Unsupported("cpu kernels", f"no C compiler was found ({', '.join(COMPILERS)})")
     parts = (source.read_bytes(), HEADER.read_bytes(), " ".join(FLAGS).encode(), _cpu().encode())
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkv"
+    folder = cache_root()
     path = folder / f"{source.stem}-{key}.so"
     if path.exists():
         return path

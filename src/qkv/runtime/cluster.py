@@ -11,7 +11,7 @@ from typing import Any
 
 from qkv.errors import InputError
 from qkv.runtime.native import silence_native_stderr
-from qkv.runtime.processes import cpu_count
+from qkv.runtime.portable import cpu_count
 
 INSTALL_RAY = "--ray requires ray, which is not installed: pip install 'qkv[ray]'"
 MAX_WORKERS_PER_CPU = 4

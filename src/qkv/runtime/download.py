@@ -76,8 +76,9 @@ def _receive(opener: OpenerDirector, url: str, size: int, progress: Progress) ->
     request = Request(url, headers={"User-Agent": "qkv", "Accept-Encoding": "identity"})
     data = bytearray()
     with opener.open(request, timeout=TIMEOUT) as response:
-        if response.length not in (None, size):  # Content-Length
-            raise DownloadError(f"file has {response.length:,} bytes, expected {size:,}")
+        length = getattr(response, "length", None)  # Content-Length; a file: URL has none
+        if length not in (None, size):
+            raise DownloadError(f"file has {length:,} bytes, expected {size:,}")
         while len(data) < size and (chunk := response.read1(min(CHUNK, size - len(data)))):
             data += chunk
             progress(len(data))

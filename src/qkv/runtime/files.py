@@ -1,6 +1,5 @@
 """File access: only regular files are read, writes are atomic, and nothing is written through a symbolic link."""
 
-import fcntl
 import hashlib
 import io
 import os
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qkv.errors import InputError
+from qkv.runtime import portable
 
 WRITING = ".writing-"  # prefix of incomplete or obsolete files
 LOCK = ".lock"
@@ -27,7 +27,7 @@ def open_regular(path: Path) -> io.BufferedReader:
     try:
         _require_regular(path, path.stat().st_mode)  # before open, which has side effects on some devices
         # O_NONBLOCK: the path may have become a FIFO since.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, portable.READ)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError as error:
@@ -69,6 +69,11 @@ def absolute_path(path: str | Path) -> Path:
     return expand_home(path).absolute()
 
 
+def cache_root() -> Path:
+    """Return the folder of the user's cache of qkv: XDG_CACHE_HOME/qkv, or ~/.cache/qkv."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkv"
+
+
 def check_output_file(path: Path) -> None:
     """Raise unless `path` does not exist or is a regular file (to be replaced)."""
     mode = _lstat_mode(path)
@@ -95,10 +100,9 @@ def open_for_append(path: Path) -> io.BufferedWriter:
 
     Used for log files in run folders, which may come from an untrusted source.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     with name_output_errors(path):
         check_output_file(path)
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        descriptor = os.open(path, portable.APPEND | portable.NO_FOLLOW, 0o666)
         try:
             _require_regular(path, os.fstat(descriptor).st_mode)
             return io.BufferedWriter(io.FileIO(descriptor, "ab"))
@@ -128,7 +132,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch_file(path) as file:
             file.write(data)
-        _sync(path.parent)
+        portable.sync(path.parent)
 
 
 @contextmanager
@@ -167,8 +171,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             for file in scratch.iterdir():
                 if file.is_file():
                     file.chmod(readable)  # safetensors creates files readable only by their owner
-                _sync(file)
-            _sync(scratch)
+                portable.sync(file)
+            portable.sync(scratch)
             _put_back(_old(path))
             if os.path.lexists(path):
                 os.rename(path, _old(path))
@@ -177,7 +181,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(scratch, ignore_errors=True)
             _put_back(_old(path))
             raise
-        _sync(path.parent)
+        portable.sync(path.parent)
         remove_folder(_old(path))
 
 
@@ -227,7 +231,7 @@ def exclusive_lock(folder: Path, *, wait: bool = False) -> Iterator[None]:
 def lock_file(file: io.BufferedWriter, path: Path, *, wait: bool = False) -> None:
     """Lock an open file until it is closed; if another process has locked it, raise with the name `path`, or wait."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        portable.lock(file, wait=wait)
     except BlockingIOError:
         raise InputError(f"{path}: in use by another process") from None
 
@@ -292,7 +296,7 @@ def _check_writable(path: Path) -> None:
     parent = path.parent
     while not os.path.lexists(parent) and parent != parent.parent:
         parent = parent.parent
-    if parent.is_dir() and not os.access(parent, os.W_OK | os.X_OK, effective_ids=True):
+    if parent.is_dir() and not portable.is_writable(parent):
         raise InputError(f"{path}: cannot be written: {parent} is read-only")
 
 
@@ -314,12 +318,3 @@ def name_output_errors(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be written: a parent is a file, not a folder") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-
-
-def _sync(path: Path) -> None:
-    """Flush a file or directory to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

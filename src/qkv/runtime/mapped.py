@@ -38,6 +38,6 @@ def release_pages(tensor: Shaped[Tensor, "*shape"]) -> None:
         if begin >= 0 and begin + tensor.nbytes <= len(mapping):
             first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
             length = (begin + tensor.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
-            if length > 0:
+            if length > 0 and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
                 mapping.madvise(mmap.MADV_DONTNEED, first, length)
             return

@@ -2,7 +2,7 @@
 
 import ctypes
 import re
-import resource
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def require_memory(what: str, parts: Mapping[str, int], device: torch.device, ad
 
 def trim_heap() -> None:
     """Give freed memory back to the operating system, where the C library can (glibc)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
 
@@ -65,6 +65,10 @@ def _available() -> int | None:
 
 
 def _left_by_limits() -> list[int | None]:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return []
     status = Path("/proc/self/status")
     used = {resource.RLIMIT_AS: _kilobytes(status, "VmSize"), resource.RLIMIT_DATA: _kilobytes(status, "VmData")}
     limits = {limit: resource.getrlimit(limit)[0] for limit in used}

@@ -9,11 +9,6 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 
-def cpu_count() -> int:
-    """Return the number of CPUs that this process can use."""
-    return len(os.sched_getaffinity(0))
-
-
 class ProcessPool(ProcessPoolExecutor):
     """A pool of new processes, each of which begins with `initialize(*arguments)`."""
 

@@ -122,7 +122,8 @@ def choose_precision(model: Model, task: Task, config: TrainConfig) -> str:
     On a CPU with instructions for bfloat16, it pays off in steps with large matrix products.
     """
     precision = largest_precision(model.device, config)
-    if config.precision != "auto" or precision == "bfloat16" or not has_bfloat16_products():
+    on_cpu = model.device.type == "cpu"
+    if config.precision != "auto" or precision == "bfloat16" or not (on_cpu and has_bfloat16_products()):
         return precision
     return "bfloat16" if step_operations(model, task, config) >= BFLOAT16_OPERATIONS else "float32"
 

@@ -94,6 +94,8 @@ def resume(
     With `strict`, it is an error if the environment has changed since.
     """
     run = Run.open(folder)
+    if run.is_packaged:
+        raise InputError(f"{folder}: a packaged model cannot be resumed; a new run can start with --set init={folder}")
     run = run.with_overrides(assignments) if assignments else run
     return _train(run, device, force, display or Display(), loggers, strict=strict, profile=profile)
 

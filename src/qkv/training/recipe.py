@@ -5,17 +5,27 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, InstanceOf, model_validator
+from pydantic import AfterValidator, Field, InstanceOf, model_validator
 
 from qkv.config import Config, PositiveFloat, StringList, build, merge, override, read_toml, require
-from qkv.datasets.dataset import DatasetConfig, FilePath, TextDatasetConfig
+from qkv.datasets.dataset import DatasetConfig, TextDatasetConfig
 from qkv.errors import InputError
+from qkv.hub.model_folder import named_folder
 from qkv.registry import lookup, nearest, registered, unknown
+from qkv.runtime.files import absolute_path
 from qkv.runtime.text import printable, printable_repr
 from qkv.tasks.base.task import Task, TaskConfig
 from qkv.tasks.base.train_config import TrainConfig
 
 SECTIONS = {"task": "task", "data": "dataset", "model": "model"}  # sections of a recipe that name a registered class
+
+
+def _model_path(path: str) -> str:
+    """Return the name of a pretrained model, or the absolute path of another folder."""
+    return path if named_folder(path) != Path(path) else str(absolute_path(path))
+
+
+ModelPath = Annotated[str, AfterValidator(_model_path)]
 
 
 class Minutes(Config):
@@ -42,7 +52,7 @@ class Recipe(Config):
     name: str = ""  # of the built-in recipe, or the path of a .toml file
     overrides: StringList = ()  # --set assignments applied to it
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0  # of weights, batches and dropout
-    init: FilePath | None = None  # folder of a pretrained model of the same name; its tokenizer is used
+    init: ModelPath | None = None  # folder or name of a pretrained model of the same class; its tokenizer is used
     task: InstanceOf[TaskConfig]
     data: InstanceOf[DatasetConfig]
     model: InstanceOf[Config]

@@ -10,7 +10,7 @@ from typing import Any
 from qkv.config import override
 from qkv.datasets.dataset import Dataset
 from qkv.errors import CheckpointError, InputError
-from qkv.hub.checkpoint_manifest import read_manifest, verify_manifest
+from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest
 from qkv.hub.model_folder import CHECKPOINT, checkpoint_step, checkpoints_in
 from qkv.runtime.files import (
     check_output_file,
@@ -151,9 +151,14 @@ class Run:
             yield
 
     @property
+    def is_packaged(self) -> bool:
+        """Whether the folder is that of a packaged model: its only checkpoint, without the state of training."""
+        return (self.folder / MANIFEST_FILE).exists()
+
+    @property
     def checkpoints(self) -> list[Path]:
         """Return the complete checkpoints, oldest first."""
-        return checkpoints_in(self.folder)
+        return [self.folder] if self.is_packaged else checkpoints_in(self.folder)
 
     @property
     def finished(self) -> bool:

@@ -76,6 +76,10 @@ class View:
         self.reader: AttentionProbe | DocumentProbe | None = None  # truncates long texts
         self.layers = 0  # number of layers of the model, if a page may not hold all of them
 
+    def default_output(self, name: str) -> Path:
+        """Return the path of an output file: in the folder of the model, or here for a model with a name."""
+        return self.run / name if self.run.is_dir() else Path(f"{self.run.name}-{name}")
+
     @classmethod
     def accepts(cls, folder: ModelFolder) -> bool:
         """Return whether this is the view of a model."""
@@ -104,7 +108,7 @@ class View:
         self, answers: Sequence[Any], page: Path | None, png: Path | None, options: ViewOptions
     ) -> dict[str, str]:
         """Write the page of all answers and the PNG of the first, and return their paths."""
-        written = {"page": str(self.write_page(answers, page or self.run / "attention.html", options))}
+        written = {"page": str(self.write_page(answers, page or self.default_output("attention.html"), options))}
         if png is not None:
             written["png"] = str(self.save_png(answers[0], png, layer=options.layer, head=options.head))
         return written
@@ -323,7 +327,7 @@ class MemoryView(View):
         self, answers: Sequence[Any], page: Path | None, png: Path | None, options: ViewOptions
     ) -> dict[str, str]:
         """Plot the sequence."""
-        return {"png": str(save_memory_png(answers[0], png or self.run / "memory.png"))}
+        return {"png": str(save_memory_png(answers[0], png or self.default_output("memory.png")))}
 
 
 VIEWS = (

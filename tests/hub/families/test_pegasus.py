@@ -8,6 +8,7 @@ import qkv
 from qkv.errors import CheckpointError, InputError
 from qkv.hub import convert, save_model
 from qkv.hub.families.pegasus import FAMILY
+from qkv.hub.feature_order import with_sines_first
 from qkv.hub.released import write_released
 from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.tokenizers import BPETokenizer, CharTokenizer
@@ -90,9 +91,10 @@ def test_logits_equal_transformers_and_the_round_trip_is_bit_exact(tmp_path, cha
 
 @pytest.mark.parametrize("tokenizer_class", [BPETokenizer, CharTokenizer])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
-def test_a_trained_translator_answers_the_same_in_transformers(tmp_path, tokenizer_class, dtype):
+@pytest.mark.parametrize("position", ["sinusoidal", "sinusoidal_halves"])
+def test_a_trained_translator_answers_the_same_in_transformers(tmp_path, tokenizer_class, dtype, position):
     tokenizer = tokenizer_class.train(TEXTS)
-    trained(tmp_path / "own", tokenizer, steps=60)
+    trained(tmp_path / "own", tokenizer, steps=60, position=position)
     folder = tmp_path / "own"
     if dtype == torch.int8:
         folder = tmp_path / "int8"
@@ -113,6 +115,27 @@ def test_a_trained_translator_answers_the_same_in_transformers(tmp_path, tokeniz
     assert len(set(answers[:4])) == 4  # the source matters
     again = [answer.text for answer in qkv.Translator(tmp_path / "hf", device="cpu")(texts, max_new_tokens=20)]
     assert again == answers
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("dim", [32, 18])
+def test_reordered_features_give_the_same_logits(tmp_path, norm, dim):
+    trained(tmp_path / "own", CharTokenizer.train(TEXTS), position="sinusoidal", norm=norm, dim=dim, output_bias=True)
+    model = qkv.load(tmp_path / "own").double()
+    for parameter in model.parameters():  # biases and norms begin at 0 and 1, where a mistake could hide
+        parameter.add_(torch.randn(parameter.shape), alpha=0.1)
+    reordered = with_sines_first(model)
+    assert reordered.config.position.name == "sinusoidal_halves"
+    source, target = torch.randint(4, 20, (2, 3, 6))
+    lengths = torch.tensor([6, 4, 1])
+    expected = model(source, target, lengths)
+    torch.testing.assert_close(reordered(source, target, lengths), expected, rtol=0, atol=1e-6)  # float32 sines
+    family = "PegasusForConditionalGeneration" if norm == "pre" else "MarianMTModel"
+    convert(tmp_path / "own", tmp_path / "hf")
+    theirs = getattr(transformers, family).from_pretrained(tmp_path / "hf").eval()
+    close = theirs(source, decoder_input_ids=target, attention_mask=torch.ones_like(source)).logits
+    torch.testing.assert_close(close, qkv.load(tmp_path / "own")(source, target), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`qkv recipes` and `qkv models`: list them, and show their keys with value, type, default and meaning."""
+"""`qkv recipes`: list recipes, and show the keys of a config with value, type, default and meaning."""
 
 import json
 import shutil
@@ -6,15 +6,14 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from qkv.cli import options
 from qkv.cli.console import result, result_json
 from qkv.config import Config, Term, describe_fields, describe_options, describe_type
-from qkv.errors import InputError
-from qkv.registry import describe, lookup, registered
+from qkv.registry import describe, registered
 
 if TYPE_CHECKING:
     from qkv.training.recipe import Minutes, Recipe
@@ -23,7 +22,6 @@ HEADERS = ("key", "value", "default", "type", "meaning")
 FROM_DATA = "from the data"
 
 recipes = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-models = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
 @recipes.callback(help="List recipes and show their keys.")
@@ -63,65 +61,6 @@ def show_recipe(
         result_json(tables_json(tables))
     else:
         print_tables(tables)
-
-
-@models.callback(help="List models and show their keys.")
-def list_models(context: typer.Context, plugin: options.Plugin = None, json: options.Json = False) -> None:
-    """List all models, with the tasks that can train them."""
-    if context.invoked_subcommand is not None:
-        return
-    rows = []
-    for name, model in sorted(registered("model").items()):
-        tasks, presets = _tasks(model), list(getattr(model, "presets", {}))
-        if json:
-            result_json(
-                {"name": name, "class": model.__name__, "tasks": tasks, "presets": presets,
-                 "description": describe(model)}
-            )  # fmt: skip
-        shown = presets if len(presets) < 6 else [*presets[:2], "...", presets[-1]]
-        rows.append((name, model.__name__, ", ".join(tasks), ", ".join(shown), describe(model)))
-    if not json:
-        result("\n".join(format_rows(("model", "class", "tasks", "presets", "description"), rows, below=2)))
-
-
-@models.command(name="show")
-def show_model(
-    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=options.complete("model"), help="Model name.")],
-    json: options.Json = False,
-) -> None:
-    """Show every key of a model: default, type and meaning.
-
-    In a recipe these are the keys of the model table.
-    """
-    model = lookup("model", name)
-    presets = getattr(model, "presets", {})
-    tables = {f"[model] {name}: {describe(model)}": [*config_keys(model.config_class(), "model.")]}
-    if json:
-        result_json({"name": name, "class": model.__name__, "tasks": _tasks(model), "presets": presets,
-                     "keys": tables_json(tables)})  # fmt: skip
-        return
-    print_tables(tables, ("key", "default", "type", "meaning"))
-    if presets:
-        result("\npresets")
-    for preset, sizes in presets.items():
-        result(f"{preset}: {', '.join(f'{key} = {format_value(value)}' for key, value in sizes.items())}")
-    result(f"\ntasks\n{', '.join(_tasks(model))}")
-
-
-def _tasks(model: type[Any]) -> list[str]:
-    """Return the tasks that can train a model: it has their interface and accepts their options."""
-    return [name for name, task in sorted(registered("task").items()) if _fits(model, task)]
-
-
-def _fits(model: type[Any], task: type[Any]) -> bool:
-    if not issubclass(model, task.model):
-        return False
-    fields = model.config_class.model_fields
-    try:
-        model.config_class(**{key: value for key, value in task.model_options.items() if key in fields})
-    except InputError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,9 @@ def _read_messages(messages: list[str] | None, file: Path | None) -> list[str]:
 
 def _limits(run: Path, history_turns: int | None, history_tokens: int | None) -> dict[str, Any]:
     """Return the limits of the history: the options, else those of the training run, else the defaults."""
-    trained = find_run(run) if run.exists() else None
+    from qkv.hub.model_folder import named_folder
+
+    trained = find_run(run) if named_folder(run).exists() else None
     limits: dict[str, Any] = {"history_turns": history_turns, "history_tokens": history_tokens}
     for name, value in limits.items():
         if value is None and trained is not None:

@@ -80,7 +80,7 @@ def evaluate(
     )
     task = task_class.for_evaluation(loaded, model, *settings)
     # Results on part of a split or for a single checkpoint must not be recorded as results of the run.
-    complete = own is not None and not data and run == own.folder and limit is None
+    complete = own is not None and not data and run == own.folder and limit is None and not own.is_packaged
     for name in names:
         for message in task.notes_on(loaded, name):
             note(message)
@@ -164,11 +164,14 @@ def open_run(run: Path) -> tuple["Run", "Dataset[Any]"]:
 
 def find_run(run: Path) -> "Run | None":
     """Return the training run of a run or checkpoint directory; None for other model folders."""
+    from qkv.hub.model_folder import named_folder
+    from qkv.hub.pretrained import unknown_model
     from qkv.training.run import Run
     from qkv.training.run_manifest import MANIFEST
 
+    run = named_folder(run)
     if not run.exists():
-        raise InputError(f"{run}: no such folder")
+        raise InputError(unknown_model(str(run)))
     folder = next((folder for folder in (run, run.parent) if (folder / MANIFEST).exists()), None)
     return None if folder is None else Run.open(folder)
 

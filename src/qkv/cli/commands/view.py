@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 COUNT = 20  # test examples
 
 
-Page = Annotated[Path | None, options.output_file("--page", "PAGE.html", "Output page [RUN/attention.html].")]
+Page = Annotated[
+    Path | None,
+    options.output_file(
+        "--page", "PAGE.html", "Output page [RUN/attention.html; NAME-attention.html for a pretrained model]."
+    ),
+]
 Png = Annotated[Path | None, options.output_file("--png", "FILE.png", "Also plot the first input as a PNG.")]
 Layer = Annotated[
     str | None,

@@ -34,7 +34,8 @@ from qkv.registry import load_plugin, loaded_plugins
 from qkv.runtime.bars import Bars
 from qkv.runtime.documents import read_object
 from qkv.runtime.files import name_output_errors, open_regular, remove_scratch, scratch_file, sha256, write_atomically
-from qkv.runtime.processes import ProcessPool, cpu_count
+from qkv.runtime.portable import cpu_count
+from qkv.runtime.processes import ProcessPool
 
 INDEX = "index.json"
 VERSION = 1  # of the format, and of the way texts are split

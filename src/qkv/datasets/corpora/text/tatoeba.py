@@ -9,7 +9,7 @@ import re
 from typing import Literal
 from unicodedata import normalize
 
-from qkv.datasets.columns import BLEU
+from qkv.datasets.columns import PAIRS
 from qkv.datasets.dataset import PairConfig, PairDataset
 from qkv.datasets.dataset_cache import data_files
 from qkv.datasets.examples.pair import Pair
@@ -37,7 +37,7 @@ class Tatoeba(PairConfig):
         "tatoeba_deu_eng",
         {"deu-eng.zip": (4012023, "b7688f84f99fa33c17397c14d8bd9cef1fdeb2ee0bf50074767023aee8926e28")},
     )
-    columns = BLEU
+    columns = PAIRS
 
     source: Literal["en", "de"] = "en"  # source language
     target: Literal["en", "de"] = "de"  # target language

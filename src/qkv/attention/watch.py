@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.hard import in_backward
-from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
+from qkv.attention.layers import Layer, check_heads, checked_indices, matching_layers, select_layers
 from qkv.attention.score_shape import Weights, select_along
 from qkv.attention.spec import AttentionRequest
+from qkv.attention.watch_transformers import transformers_layers, watching_layers
 from qkv.errors import InputError
 from qkv.types import Float, Tensor
 
@@ -34,9 +35,18 @@ def watch(
     ("decoder", "decoder.0.cross"); `queries` are indices within a whole pass. A beam search is recorded step by step,
     with the beams of each step; `AttentionRecord.for_hypothesis` extracts one hypothesis. Weights recorded inside a
     CUDA graph live in the graph's memory and are overwritten by each replay.
+
+    A model of the transformers library is watched through its attention interface; it runs with its eager attention
+    inside the with block, and each call of the model is a pass. Its layers are named by their paths ("h.0.attn").
     """
     heads = None if heads is None else checked_indices("heads", heads)
     queries = None if queries is None else checked_indices("queries", queries)
+    if foreign := transformers_layers(model):
+        chosen = matching_layers(foreign, layers)
+        recording = AttentionRecording({name: AttentionRecord(name, heads, queries) for name in chosen})
+        with watching_layers(model, chosen, recording), _passes_of(model, recording):
+            yield recording
+        return
     selected = select_layers(model, layers)
     recording = AttentionRecording({name: AttentionRecord(name, heads, queries) for name in selected})
     if heads is not None:
@@ -57,6 +67,16 @@ def watch(
         for attend, watcher in zip(selected.values(), watchers, strict=True):
             attend.watchers = tuple(w for w in attend.watchers if w is not watcher)
         del _ACTIVE_RECORDS[recording_id]
+
+
+@contextmanager
+def _passes_of(model: nn.Module, recording: "AttentionRecording") -> Iterator[None]:
+    """Start a new pass of all records with each call of a model."""
+    hook = model.register_forward_pre_hook(lambda model, inputs: recording.begin_pass())
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def begin_passes(model: nn.Module) -> None:
@@ -252,6 +272,11 @@ def can_defer(request: AttentionRequest) -> bool:
 @final
 class AttentionRecording(dict[str, AttentionRecord]):
     """Records of the watched layers, by layer name."""
+
+    def begin_pass(self) -> None:
+        """Start a new pass in all records."""
+        for record in self.values():
+            record.begin_pass()
 
     def reset(self) -> None:
         """Discard everything recorded so far, to free memory when a model is watched for long."""

@@ -128,11 +128,12 @@ def test_recordings_nest_and_an_error_inside_restores_the_model():
     model, inputs, _ = gpt2()
     model.eval()
     before = model.config._attn_implementation
-    with pytest.raises(ZeroDivisionError), torch.no_grad(), qkv.watch(model) as outer:
+    with torch.no_grad(), qkv.watch(model) as outer:
         with qkv.watch(model, layers=0) as inner:
             model(**inputs)
         assert model.config._attn_implementation == QKV_WATCH
         model(**inputs)
+    with pytest.raises(ZeroDivisionError), qkv.watch(model):
         raise ZeroDivisionError
     assert model.config._attn_implementation == before
     assert [len(record.passes) for record in outer.values()] == [2, 2]

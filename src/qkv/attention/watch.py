@@ -17,7 +17,10 @@ from qkv.attention.score_shape import Weights, select_along
 from qkv.attention.spec import AttentionRequest
 from qkv.attention.watch_transformers import transformers_layers, watching_layers
 from qkv.errors import InputError
+from qkv.runtime.notebook import Drawable
 from qkv.types import Float, Tensor
+
+MAX_SHOWN = 4  # layers in the repr of a recording
 
 
 @contextmanager
@@ -94,6 +97,10 @@ class LazyWeights(NamedTuple):
     queries: tuple[int, ...] | None
     versions: tuple[int, ...]  # version counters of query and key
 
+    @property
+    def rows(self) -> int:
+        return self.request.shape.queries if self.queries is None else len(self.queries)
+
     def weights(self) -> Weights:
         if self.versions != tensor_versions(self.request):
             raise InputError(
@@ -117,6 +124,18 @@ class ForwardPass:
     rows: int = 0
     keys: int = 0
 
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Sizes [batch, heads, query, key] of the recorded weights, which need not have been computed."""
+        first = self.calls[0]
+        if isinstance(first, LazyWeights):
+            sizes = first.request.shape
+            batch, heads = sizes.batch, sizes.heads if first.heads is None else len(first.heads)
+        else:
+            batch, heads = first.shape[:2]
+        rows = sum(call.shape[2] if isinstance(call, Tensor) else call.rows for call in self.calls)
+        return batch, heads, rows, self.keys
+
     @torch.no_grad()
     def all_weights(self) -> list[Tensor]:
         """Return the weights [batch, heads, query, key] of each call, computing deferred ones now."""
@@ -138,7 +157,7 @@ class ForwardPass:
 
 
 @final
-class AttentionRecord:
+class AttentionRecord(Drawable):
     """Attention weights of one layer, by forward pass.
 
     A pass is one call of the model, or all steps of incremental decoding: their rows are concatenated, and if the
@@ -150,6 +169,16 @@ class AttentionRecord:
         self.heads = heads
         self.queries = queries
         self._passes = [ForwardPass()]
+
+    def __repr__(self) -> str:
+        shapes = self.shapes
+        recorded = f"weights {list(shapes[0])}" if shapes else "nothing recorded"
+        return f"AttentionRecord('{self.layer}', {recorded}{f' in {len(shapes)} passes' if len(shapes) > 1 else ''})"
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int, int]]:
+        """Sizes [batch, heads, query, key] of the weights of each pass, without computing them."""
+        return [p.shape for p in self._passes if p.calls]
 
     @property
     def passes(self) -> list[Weights]:
@@ -270,8 +299,13 @@ def can_defer(request: AttentionRequest) -> bool:
 
 
 @final
-class AttentionRecording(dict[str, AttentionRecord]):
+class AttentionRecording(dict[str, AttentionRecord], Drawable):
     """Records of the watched layers, by layer name."""
+
+    def __repr__(self) -> str:
+        layers = [f"{name} {list(shapes[0]) if (shapes := record.shapes) else '-'}" for name, record in self.items()]
+        more = [f"and {len(layers) - MAX_SHOWN} more"] if len(layers) > MAX_SHOWN else []
+        return f"AttentionRecording({len(layers)} layer(s): {', '.join([*layers[:MAX_SHOWN], *more])})"
 
     def begin_pass(self) -> None:
         """Start a new pass in all records."""

@@ -174,7 +174,7 @@ class ModelFolder:
 
 
 def load(
-    folder: str | Path,
+    folder: str | os.PathLike[str],
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     *,
@@ -193,14 +193,14 @@ def load(
 
 def load_as(
     kind: type[Any],
-    folder: str | Path,
+    folder: str | os.PathLike[str],
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     *,
     dequantize: bool = False,
 ) -> Any:
     """Load a saved model like `load`; raise before reading weights unless it is a subclass of `kind`."""
-    target_device = pick_device(device)
+    folder, target_device = os.fspath(folder), pick_device(device)
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype {dtype} is not a floating-point type")
     while True:
@@ -219,15 +219,16 @@ def _describe(kind: type[Any]) -> str:
     return getattr(kind, "kind_description", f"a {kind.__name__}")
 
 
-def locate(folder: str | Path) -> Path:
+def locate(folder: str | os.PathLike[str]) -> Path:
     """Return the local model folder for a path or a Hugging Face Hub name, downloading it if necessary."""
-    if not is_hub_name(str(folder)):
+    folder = os.fspath(folder)
+    if not is_hub_name(folder):
         return resolve(Path(folder))
     if (owner := Path(Path(folder).parts[0])).exists():
         raise InputError(
             f"{folder}: no such folder; the Hugging Face Hub is not searched because the local folder {owner} exists"
         )
-    return fetch(str(folder))
+    return fetch(folder)
 
 
 def resolve(folder: Path) -> Path:

@@ -46,9 +46,9 @@ def evaluate(
     """Evaluate a run on a split of its data, by default the first test set, or a model on your own `data`.
 
     Returns an `Evaluation`, or a list of them for a list of splits: `qkv.evaluate(run).scores["bleu"]`. `limit` counts
-    examples; `num_beams` and `length_penalty` are for tasks that generate text, `columns` the names of columns of `data`
-    by role. With `record`, results on whole splits
-    are appended to results.jsonl of the run, for `qkv.compare`.
+    examples; `num_beams` and `length_penalty` are for tasks that generate text; `columns` are the names of the columns
+    of `data` by role. With `record`, results on whole splits are appended to results.jsonl of the run, for
+    `qkv.compare`.
     """
     paths = [data] if isinstance(data, str | os.PathLike) else data
     search = GenerationConfig(num_beams=num_beams, length_penalty=length_penalty)

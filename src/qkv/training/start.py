@@ -46,8 +46,8 @@ def train(
 ) -> Run:
     """Train a recipe and return the run: `qkv.train("pairs-gru", data="pairs.tsv", epochs=3, hidden_dim=128)`.
 
-    `recipe` is the name of a built-in recipe or the path of a .toml file. `data` are your files (with the names of their
-    `columns` by role), a dataset of the library `datasets`, the name of a dataset of qkv, or a dict of the keys of the
+    `recipe` is the name of a built-in recipe or the path of a .toml file. `data` are your files (`columns` names their
+    columns by role), a dataset of the library `datasets`, the name of a dataset of qkv, or a dict of the keys of the
     recipe's table `data`. Other keywords override keys of the recipe: a key of one of its tables (`lr=1e-3`), a table
     (`model={"cell": "lstm"}`), `seed` or `init`. The folder is `output`, or runs/RECIPE-N. `resume` continues a run;
     `qkv.train(resume=run, epochs=20)` trains it longer. With `quiet`, nothing is printed.

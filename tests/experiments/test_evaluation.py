@@ -141,6 +141,7 @@ def test_recorded_results_are_compared_and_draw_a_table(translator: Run):
         qkv.compare(translator, seed=3)
 
 
+@pytest.mark.slow
 def test_variants_of_a_recipe_are_trained_and_compared(tmp_path: Path):
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{number} may\t{number:02}-05\n" for number in range(1, 32)))

@@ -157,7 +157,8 @@ def task_of_model(model: ModelSource) -> type[Task]:
         head = getattr(config, "head", None)
         tasks = (task for task in registered("task").values() if issubclass(network, task.model))
         for task in tasks if head else ():
-            if task.model_options.get("head") == head and user_dataset(task.datasets[0].kind) is not None:
+            # A task that has the name of its command is the general one of a head.
+            if task.model_options.get("head") == head and task.registered_name == task.cli_command:
                 return task
     return lookup("task", "transcribe" if speech else "translate")
 

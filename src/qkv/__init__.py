@@ -6,6 +6,12 @@ attention
     qkv.ablate(model, layer, heads)      run a model with some heads disabled
     qkv.explain(model, input)            which parts of an input explain a prediction
 
+training
+    qkv.train(recipe, data=...)          train a recipe, on your own data or on its own
+    qkv.evaluate(run)                    metrics of a run, by class where there are classes, and its worst examples
+    qkv.compare(run, run)                compare runs, or train and compare variants of a recipe
+    qkv.view(model, input)               what a model attends to, as an interactive page
+
 models
     qkv.load(model)                      load a training run, a saved model or a model of the Hugging Face Hub
     qkv.register(kind, name)             add your own score, alignment, position, model, task, dataset or tokenizer
@@ -42,6 +48,8 @@ if TYPE_CHECKING:
     from qkv.attention import ablate as ablate
     from qkv.attention import attend as attend
     from qkv.attention import watch as watch
+    from qkv.experiments.comparison import compare as compare
+    from qkv.experiments.evaluation import evaluate as evaluate
     from qkv.hub import load as load
     from qkv.interpret.explanation import explain as explain
     from qkv.pipelines.captioner import Captioner as Captioner
@@ -58,6 +66,8 @@ if TYPE_CHECKING:
     from qkv.pipelines.tagger import Tagger as Tagger
     from qkv.pipelines.translator import Translator as Translator
     from qkv.registry import register as register
+    from qkv.training.start import train as train
+    from qkv.visualize.model_view import view as view
 
 __version__ = "0.1.0"
 
@@ -66,6 +76,10 @@ _MODULES = {
     "attend": "qkv.attention",
     "watch": "qkv.attention",
     "explain": "qkv.interpret.explanation",
+    "train": "qkv.training.start",
+    "evaluate": "qkv.experiments.evaluation",
+    "compare": "qkv.experiments.comparison",
+    "view": "qkv.visualize.model_view",
     "load": "qkv.hub",
     "register": "qkv.registry",
     "Captioner": "qkv.pipelines.captioner",

@@ -10,14 +10,15 @@ plug-in is chosen by the user, never by a recipe or a checkpoint.
 
 import difflib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from qkv.errors import InputError
 
@@ -39,6 +40,8 @@ PACKAGES = {  # the package whose import registers the built-in classes of a kin
 }
 
 C = TypeVar("C", bound=type[Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 _classes: dict[str, dict[str, type[Any]]] = {kind: {} for kind in PACKAGES}
 _plugins: list[Path] = []  # files that were loaded
 
@@ -99,6 +102,33 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     if close:
         return f" (did you mean {prefix}{close[0]}?)"
     return f" (known: {', '.join(names)})"
+
+
+def names_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function so that an unknown keyword raises InputError with the nearest one."""
+
+    @wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        check_keywords(function, options)
+        return function(*args, **options)
+
+    return call
+
+
+def check_keywords(function: Callable[..., Any], options: Iterable[str]) -> None:
+    """Raise InputError for an option that is not a parameter of a function, with the nearest one."""
+    known = keyword_names(function)
+    for name in options:
+        if name not in known:
+            raise InputError(f"unknown option {name!r:.100}{nearest(name, known)}")
+
+
+@cache
+def keyword_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the parameters of a function that can be passed by keyword."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(parameter.name for parameter in parameters if parameter.kind in kinds and parameter.name != "self")
 
 
 def load_plugin(path: str | Path) -> None:

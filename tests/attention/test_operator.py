@@ -346,7 +346,7 @@ class TestWrongTerms:
         [
             ({"score": "dot"}, "score.*str"),
             ({"score": Dot}, "score.*Dot"),
-            ({"mask": torch.ones(1, 1, 3, 3).bool()}, "mask.*Tensor"),
+            ({"mask": [True, False, True]}, "mask.*list"),
             ({"align": None}, "align.*NoneType"),
             ({"start": 1.5}, "start.*float"),
         ],

@@ -58,7 +58,7 @@ def test_commands_and_options() -> None:
         ],
         "evaluate": [
             "--column", "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--num-beams",
-            "--output", "--split", "--strict",
+            "--output", "--page", "--split", "--strict",
         ],
         "explain": [
             "--against", "--device", "--document", "--faithfulness", "--input", "--json", "--layers", "--limit",

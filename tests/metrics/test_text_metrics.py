@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from functools import cache
 
+import numpy as np
 import pytest
 import sacrebleu
 from hypothesis import given
@@ -15,6 +16,7 @@ from qkv.metrics.text_metrics import (
     caption_scores,
     character_error_rate,
     chrf,
+    confidence_intervals,
     edit_distance,
     exact_captions,
     exact_match,
@@ -193,3 +195,32 @@ def test_caption_scores_of_n_grams_of_every_order():
     assert scores["bleu_1"] == pytest.approx(100 * 5 / 6)
     assert scores["bleu_2"] == pytest.approx(100 * (5 / 6 * 4 / 5) ** (1 / 2))
     assert scores["bleu_3"] == pytest.approx(100 * (5 / 6 * 4 / 5 * 1 / 4) ** (1 / 3))
+
+
+def test_confidence_intervals_are_those_of_sacrebleu_and_of_an_independent_bootstrap():
+    generator = np.random.default_rng(0)
+    words = ["the", "cat", "sat", "on", "a", "mat", "with", "two", "dogs", "."]
+    references = [" ".join(generator.choice(words, 9)) for _ in range(60)]
+    texts = [
+        " ".join(word if generator.random() < 0.8 else "rain" for word in reference.split()) for reference in references
+    ]
+    intervals = confidence_intervals(texts, references)
+    for name, metric in {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}.items():
+        score = metric.corpus_score(texts, [references], n_bootstrap=1000)
+        assert intervals[name].low == pytest.approx(score._mean - score._ci)
+        assert intervals[name].high == pytest.approx(score._mean + score._ci)
+        plain = type(metric)()
+        samples = []
+        for _ in range(200):
+            rows = generator.integers(0, len(texts), len(texts))
+            resampled = [references[row] for row in rows]
+            samples.append(plain.corpus_score([texts[row] for row in rows], [resampled]).score)
+        low, high = np.percentile(samples, [2.5, 97.5])
+        width = high - low
+        assert intervals[name].low == pytest.approx(low, abs=0.2 * width)
+        assert intervals[name].high == pytest.approx(high, abs=0.2 * width)
+        assert intervals[name].low < plain.corpus_score(texts, [references]).score < intervals[name].high
+
+
+def test_a_few_pairs_have_no_confidence_interval():
+    assert confidence_intervals(["a b"] * 9, ["a b"] * 9) == {}

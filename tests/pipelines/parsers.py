@@ -4,7 +4,7 @@ import torch
 
 from qkv.datasets.dataset import TreeDataset
 from qkv.datasets.examples.trees import Tree
-from qkv.datasets.user_files import UserTrees
+from qkv.datasets.user_texts import UserTrees
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.tasks.parsing import ParsingTask

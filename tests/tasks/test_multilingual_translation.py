@@ -9,7 +9,6 @@ import pytest
 import torch
 from sacrebleu import corpus_bleu, corpus_chrf
 
-from qkv.cli.commands.evaluate import table
 from qkv.datasets.dataset import PairDataset
 from qkv.datasets.examples.pair import Pair, language_token, target_language
 from qkv.errors import ConfigError, InputError
@@ -22,6 +21,7 @@ from qkv.tasks.translation import TranslationConfig, TranslationTask, score_lang
 from qkv.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
 from qkv.training import job
 from qkv.training.recipe import read_recipe
+from qkv.visualize.evaluation_table import evaluation_text
 from tests.datasets.build import dataset, load
 from tests.datasets.test_corpora import real, write  # noqa: F401 (a fixture)
 
@@ -175,7 +175,7 @@ def test_every_target_language_is_scored_on_its_own(model: RNNSeq2Seq) -> None:
     data = PairDataset({"test": pairs}, source_tokens=TOKENS)
     task = TranslationTask.for_evaluation(data, model, TranslationConfig(), TrainConfig(), 0)
     assert task.evaluate(model, data, "test").scores.keys() == evaluation.scores.keys()
-    printed = table(task, evaluation)
+    printed = evaluation_text(replace(evaluation, metrics={name: task.metric(name) for name in evaluation.scores}))
     assert "BLEU, lowercased, tokenised, fr" in printed
     assert "chrF, de" in printed
 

@@ -10,7 +10,7 @@ from qkv.metrics.rouge import ROUGE_SIGNATURE
 from qkv.metrics.text_metrics import BUCKETS, Bucket, bleu_by_length, pronunciation_scores, tokenised_bleu
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.pipelines.translator import Translator
-from qkv.tasks.base.task import Evaluation
+from qkv.tasks.base.evaluation import Evaluation
 from qkv.tasks.base.train_config import TrainConfig
 from qkv.tasks.translation import TranslationConfig, TranslationTask
 from qkv.tokenizers import CharTokenizer
@@ -42,7 +42,7 @@ def test_correct_answers_are_counted(model):
     assert (evaluation.size, evaluation.unit) == (2, "pairs")
     assert evaluation.scores["exact"] == 0.5
     assert evaluation.scores["cer"] == pytest.approx(1 / 40)
-    assert evaluation.mistakes == (("cb", text, "b" + text[1:]),)
+    assert [mistake[:3] for mistake in evaluation.mistakes] == [("cb", text, "b" + text[1:])]
     assert evaluation.outputs == (text, text)
     assert "alignment" not in evaluation.scores
     assert all("version:" in evaluation.signatures[name] for name in ("bleu", "chrf"))
@@ -123,7 +123,7 @@ def test_pronunciations_are_scored_per_word_against_all_variants(model):
     evaluation = evaluate(model, entries, pronunciations=True)
     assert (evaluation.size, evaluation.outputs) == (3, (text, text))
     assert evaluation.scores == {"per": pytest.approx(2 / 3), "wer": 0.5}
-    assert evaluation.mistakes == (("c", text, "c c"),)
+    assert evaluation.mistakes == (("c", text, "c c", -1.0),)  # both phonemes are wrong
 
 
 def test_phoneme_and_word_error_rates():

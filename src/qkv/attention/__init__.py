@@ -5,7 +5,7 @@ from qkv.attention.addressing import Addressing
 from qkv.attention.align import Align, AlignInput, LinearStart, LocalMonotonic, LocalPredictive, Softmax, Uniform
 from qkv.attention.encoding import Learned, PositionalEncoding, Sinusoidal
 from qkv.attention.hard import Hard
-from qkv.attention.mask import Causal, Dense, Documents, Mask, Padding, Prefix, Window
+from qkv.attention.mask import AnyMask, Causal, Dense, Documents, Mask, Padding, Prefix, Window
 from qkv.attention.operator import Attend, attend, explain
 from qkv.attention.position import ALiBi, Position, Rotary
 from qkv.attention.relative import Relative, TreeRelative
@@ -36,6 +36,7 @@ __all__ = [
     "Addressing",
     "Align",
     "AlignInput",
+    "AnyMask",
     "Attend",
     "AttentionOutput",
     "Bilinear",

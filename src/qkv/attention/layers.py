@@ -1,13 +1,15 @@
 """Names of the attention layers of a model, and checks of layer and head selections."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from torch import nn
 
 from qkv.attention.operator import Attend
 from qkv.errors import InputError
 
+Module = TypeVar("Module", bound=nn.Module)
 Layer = int | str  # 2: every layer with index 2; "decoder": all layers of the decoder; "decoder.0.cross": one layer
 
 
@@ -15,9 +17,14 @@ def select_layers(model: nn.Module, layers: Layer | Sequence[Layer] | None) -> d
     """Return the selected layers by name, all layers for None."""
     available = attention_layers(model)
     if not available:
-        raise InputError("the model has no attention layer")
+        raise InputError(f"{type(model).__name__} has no attention layer of qkv")
+    return matching_layers(available, layers)
+
+
+def matching_layers(available: Mapping[str, Module], layers: Layer | Sequence[Layer] | None) -> dict[str, Module]:
+    """Return the layers that are selected by index or name, all layers for None."""
     if layers is None:
-        return available
+        return dict(available)
     selectors = [layers] if isinstance(layers, int | str) else layers
     for selector in selectors:
         if not any(_matches(selector, name) for name in available):

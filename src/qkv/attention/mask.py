@@ -51,11 +51,11 @@ class Mask(ABC):
         moved = {name: x.to(device) for name, x in values if isinstance(x, Tensor | Mask)}
         return replace(self, **moved)
 
-    def __and__(self, other: "Mask") -> "Mask":
-        return Both(self, other) if isinstance(other, Mask) else NotImplemented
+    def __and__(self, other: "AnyMask") -> "Mask":
+        return Both(self, as_mask(other)) if isinstance(other, Mask | Tensor) else NotImplemented
 
-    def __or__(self, other: "Mask") -> "Mask":
-        return Either(self, other) if isinstance(other, Mask) else NotImplemented
+    def __or__(self, other: "AnyMask") -> "Mask":
+        return Either(self, as_mask(other)) if isinstance(other, Mask | Tensor) else NotImplemented
 
     def __invert__(self) -> "Mask":
         return Not(self)
@@ -201,6 +201,21 @@ class Not(Mask):
 
     def allows(self, index: Index) -> Bool[Tensor, "..."]:
         return ~self.mask.allows(index)
+
+
+AnyMask = Mask | Bool[Tensor, "..."]  # a tensor [query, key] or [batch, heads, query, key]
+
+
+def as_mask(mask: Mask | Tensor) -> Mask:
+    """Return a mask; a boolean tensor is true where attention is allowed, as in `scaled_dot_product_attention`."""
+    if not isinstance(mask, Tensor):
+        return mask
+    if mask.dtype != torch.bool or mask.ndim not in (2, 4):
+        raise ShapeError(
+            "a mask is a boolean tensor [query, key] or [batch, heads, query, key], true where attention is allowed, "
+            f"but this one is {str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
+        )
+    return Dense(mask[None, None] if mask.ndim == 2 else mask)
 
 
 def _is_integer(x: object, dims: int) -> bool:

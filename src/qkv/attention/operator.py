@@ -7,7 +7,7 @@ from torch import nn
 
 from qkv.attention.align import Align, Softmax
 from qkv.attention.backends import Explanation, check_backend, choose, explain_choice
-from qkv.attention.mask import Mask
+from qkv.attention.mask import AnyMask, as_mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, ScaledDot, Score
 from qkv.attention.score_shape import ScoreShape
@@ -26,7 +26,7 @@ def attend(
     *,
     score: Score = SCALED_DOT,
     position: Position | None = None,
-    mask: Mask | None = None,
+    mask: AnyMask | None = None,
     align: Align = SOFTMAX,
     dropout: float = 0.0,
     backend: str = "auto",
@@ -37,6 +37,7 @@ def attend(
 
     scores = mask(position(score(query, key))),   weights = align(scores),   output = weights @ value
 
+    `mask` is a `Mask` or a boolean tensor [query, key] or [batch, heads, query, key], true where attention is allowed.
     `start` is the position of the first query among the keys, an integer or a tensor (shared or one per batch row); by
     default the last query is aligned with the last key. Query heads may share heads of keys and values (GQA).
     `dropout` is applied to the weights whenever it is positive; the returned weights are those before dropout.
@@ -52,7 +53,7 @@ class Terms(TypedDict, total=False):
 
     score: Score
     position: Position | None
-    mask: Mask | None
+    mask: AnyMask | None
     align: Align
     dropout: float
     need_weights: bool
@@ -76,7 +77,7 @@ def build_request(
     value: Tensor,
     score: Score = SCALED_DOT,
     position: Position | None = None,
-    mask: Mask | None = None,
+    mask: AnyMask | None = None,
     align: Align = SOFTMAX,
     dropout: float = 0.0,
     need_weights: bool = False,
@@ -84,6 +85,8 @@ def build_request(
 ) -> AttentionRequest:
     """Check the arguments of `attend` and pack them into an `AttentionRequest`."""
     check_shapes(query, key, value)
+    if isinstance(mask, Tensor):
+        mask = as_mask(mask)
     check_terms(score, position, mask, align, start)
     if dropout and not 0.0 < dropout <= 1.0:
         raise InputError(f"dropout must be between 0 and 1, not {dropout}")
@@ -119,7 +122,7 @@ class Attend(nn.Module):
         query: Float[Tensor, "batch heads query dim"],
         key: Float[Tensor, "batch kv_heads key key_dim"] | Keys,
         value: Float[Tensor, "batch kv_heads key value_dim"],
-        mask: Mask | None = None,
+        mask: AnyMask | None = None,
         *,
         position: Position | None = None,
         align: Align | None = None,

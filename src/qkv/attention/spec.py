@@ -12,6 +12,7 @@ from qkv.attention.position import Position
 from qkv.attention.score import Keys, Score
 from qkv.attention.score_shape import Outputs, Queries, ScoreShape, Weights, select_along
 from qkv.errors import InputError, ShapeError
+from qkv.runtime.notebook import Drawable
 from qkv.types import Float, Int, Tensor
 
 
@@ -20,6 +21,13 @@ class AttentionOutput(NamedTuple):
 
     output: Outputs
     weights: Weights | None = None
+
+    def __repr__(self) -> str:
+        weights = "" if self.weights is None else f", weights {list(self.weights.shape)}"
+        return f"AttentionOutput(output {list(self.output.shape)}{weights})"
+
+    def _repr_html_(self) -> str:
+        return Drawable._repr_html_(self)  # type: ignore[arg-type]  # a named tuple has no other base class
 
 
 @dataclass(slots=True)

@@ -12,11 +12,15 @@ from torch.nn import functional as F
 
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.hard import in_backward
-from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
+from qkv.attention.layers import Layer, check_heads, checked_indices, matching_layers, select_layers
 from qkv.attention.score_shape import Weights, select_along
 from qkv.attention.spec import AttentionRequest
+from qkv.attention.watch_transformers import transformers_layers, watching_layers
 from qkv.errors import InputError
+from qkv.runtime.notebook import Drawable
 from qkv.types import Float, Tensor
+
+MAX_SHOWN = 4  # layers in the repr of a recording
 
 
 @contextmanager
@@ -34,9 +38,18 @@ def watch(
     ("decoder", "decoder.0.cross"); `queries` are indices within a whole pass. A beam search is recorded step by step,
     with the beams of each step; `AttentionRecord.for_hypothesis` extracts one hypothesis. Weights recorded inside a
     CUDA graph live in the graph's memory and are overwritten by each replay.
+
+    A model of the transformers library is watched through its attention interface; it runs with its eager attention
+    inside the with block, and each call of the model is a pass. Its layers are named by their paths ("h.0.attn").
     """
     heads = None if heads is None else checked_indices("heads", heads)
     queries = None if queries is None else checked_indices("queries", queries)
+    if foreign := transformers_layers(model):
+        chosen = matching_layers(foreign, layers)
+        recording = AttentionRecording({name: AttentionRecord(name, heads, queries) for name in chosen})
+        with watching_layers(model, chosen, recording), _passes_of(model, recording):
+            yield recording
+        return
     selected = select_layers(model, layers)
     recording = AttentionRecording({name: AttentionRecord(name, heads, queries) for name in selected})
     if heads is not None:
@@ -67,6 +80,16 @@ def watch(
         del _ACTIVE_RECORDS[recording_id]
 
 
+@contextmanager
+def _passes_of(model: nn.Module, recording: "AttentionRecording") -> Iterator[None]:
+    """Start a new pass of all records with each call of a model."""
+    hook = model.register_forward_pre_hook(lambda model, inputs: recording.begin_pass())
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 def begin_passes(model: nn.Module) -> None:
     """Start a new pass in all recordings of a model; called by step-by-step decoders."""
     for module in model.modules():
@@ -81,6 +104,10 @@ class LazyWeights(NamedTuple):
     heads: tuple[int, ...] | None
     queries: tuple[int, ...] | None
     versions: tuple[int, ...]  # version counters of query and key
+
+    @property
+    def rows(self) -> int:
+        return self.request.shape.queries if self.queries is None else len(self.queries)
 
     def weights(self) -> Weights:
         if self.versions != tensor_versions(self.request):
@@ -105,6 +132,18 @@ class ForwardPass:
     rows: int = 0
     keys: int = 0
 
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Sizes [batch, heads, query, key] of the recorded weights, which need not have been computed."""
+        first = self.calls[0]
+        if isinstance(first, LazyWeights):
+            sizes = first.request.shape
+            batch, heads = sizes.batch, sizes.heads if first.heads is None else len(first.heads)
+        else:
+            batch, heads = first.shape[:2]
+        rows = sum(call.shape[2] if isinstance(call, Tensor) else call.rows for call in self.calls)
+        return batch, heads, rows, self.keys
+
     @torch.no_grad()
     def all_weights(self) -> list[Tensor]:
         """Return the weights [batch, heads, query, key] of each call, computing deferred ones now."""
@@ -126,7 +165,7 @@ class ForwardPass:
 
 
 @final
-class AttentionRecord:
+class AttentionRecord(Drawable):
     """Attention weights of one layer, by forward pass.
 
     A pass is one call of the model, or all steps of incremental decoding: their rows are concatenated, and if the
@@ -138,6 +177,16 @@ class AttentionRecord:
         self.heads = heads
         self.queries = queries
         self._passes = [ForwardPass()]
+
+    def __repr__(self) -> str:
+        shapes = self.shapes
+        recorded = f"weights {list(shapes[0])}" if shapes else "nothing recorded"
+        return f"AttentionRecord('{self.layer}', {recorded}{f' in {len(shapes)} passes' if len(shapes) > 1 else ''})"
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int, int]]:
+        """Sizes [batch, heads, query, key] of the weights of each pass, without computing them."""
+        return [p.shape for p in self._passes if p.calls]
 
     @property
     def passes(self) -> list[Weights]:
@@ -258,8 +307,18 @@ def can_defer(request: AttentionRequest) -> bool:
 
 
 @final
-class AttentionRecording(dict[str, AttentionRecord]):
+class AttentionRecording(dict[str, AttentionRecord], Drawable):
     """Records of the watched layers, by layer name."""
+
+    def __repr__(self) -> str:
+        layers = [f"{name} {list(shapes[0]) if (shapes := record.shapes) else '-'}" for name, record in self.items()]
+        more = [f"and {len(layers) - MAX_SHOWN} more"] if len(layers) > MAX_SHOWN else []
+        return f"AttentionRecording({len(layers)} layer(s): {', '.join([*layers[:MAX_SHOWN], *more])})"
+
+    def begin_pass(self) -> None:
+        """Start a new pass in all records."""
+        for record in self.values():
+            record.begin_pass()
 
     def reset(self) -> None:
         """Discard everything recorded so far, to free memory when a model is watched for long."""

@@ -18,7 +18,7 @@ import typer
 
 from qkv.errors import ConfigError, InputError, QkvError
 from qkv.registry import load_plugin, registered
-from qkv.runtime.files import check_output_file
+from qkv.runtime.files import RUNS, check_output_file
 
 
 def complete_recipes(incomplete: str) -> list[str]:
@@ -98,7 +98,6 @@ def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
     return paths
 
 
-RUNS = Path("runs")  # default folder of runs
 MANIFEST = "manifest.json"  # of a run; qkv.training.run_manifest imports torch, which is slow
 MAX_COUNT = 2**30  # upper bound of count options that have no other limit
 NUMERIC = ((int,), (float,), (bool,), (int | None,), (float | None,))  # types of options that a config checks
@@ -256,6 +255,17 @@ DataDir = Annotated[
         help="Directory searched first for dataset files [then QKV_DATA, the cache, a download].",
     ),
 ]
+
+
+def parse_columns(column: list[str] | None) -> dict[str, str]:
+    """Return the names of columns by role, given as ROLE=NAME."""
+    columns = {}
+    for text in column or []:
+        role, equals, name = text.partition("=")
+        if not role or not equals or not name:
+            raise InputError(f"--column {text}: expected ROLE=NAME, e.g. text=review")
+        columns[role] = name
+    return columns
 
 
 def add_plugin_option(app: typer.Typer) -> None:

@@ -1,6 +1,5 @@
 """Learning curves of runs, from their logs."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,28 +7,9 @@ from typing import Any
 
 from qkv.errors import QkvError
 from qkv.metrics import Metric
-from qkv.runtime.files import read_regular
-from qkv.training.run import LOG
+from qkv.training.run import read_log
 from qkv.training.run_manifest import Manifest
 from qkv.visualize.curves import Curve
-
-MAX_LOG_BYTES = 2**28
-
-
-def read_log(run: Path) -> list[dict[str, Any]]:
-    """Return the records of a run's log; a run without a log has none, and malformed lines are left out."""
-    path = run / LOG
-    if not path.is_file():
-        return []
-    records = []
-    for line in read_regular(path, MAX_LOG_BYTES).decode("utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            records.append(record)
-    return records
 
 
 def curve_of(log: list[dict[str, Any]], kind: str, key: str, label: str = "") -> Curve:

@@ -24,7 +24,7 @@ from qkv.hub.checkpoint_manifest import read_manifest
 from qkv.metrics.text_metrics import Bucket
 from qkv.runtime import provenance
 from qkv.runtime.files import name_output_errors, open_for_append, open_regular, read_regular
-from qkv.tasks.base.task import Evaluation
+from qkv.tasks.base.evaluation import Evaluation
 from qkv.training.run import Run
 from qkv.training.run_manifest import flat
 

@@ -15,12 +15,13 @@ from rich.text import Text
 from qkv.datasets.columns import Column
 from qkv.datasets.user_files import user_dataset
 from qkv.errors import QkvError
-from qkv.experiments.curves import curve_of, read_log, run_curves, selecting_metric
+from qkv.experiments.curves import curve_of, run_curves, selecting_metric
 from qkv.experiments.results import NOT_RECORDED, Record, read_records
 from qkv.experiments.run_labels import search_label
 from qkv.experiments.table import ResultRow, ResultTable, TableKey, environment, newest, result_table, table_key
 from qkv.runtime.text import escape_controls
 from qkv.training.recipe import Recipe
+from qkv.training.run import read_log
 from qkv.training.run_manifest import Manifest, flat
 from qkv.visualize.curves import draw_curves, sparkline
 from qkv.visualize.pages.comparison_page import Section

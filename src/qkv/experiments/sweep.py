@@ -13,7 +13,6 @@ checkpoint. Values can be added in the same way.
 import hashlib
 import json
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +23,7 @@ from typing import Any
 from qkv.config import Term
 from qkv.datasets.dataset import Dataset
 from qkv.errors import InputError, QkvError
+from qkv.experiments.evaluation import evaluate_split
 from qkv.experiments.results import record_evaluation
 from qkv.experiments.sweep_display import SweepDisplay
 from qkv.experiments.sweep_stats import SummaryRow, rows_of
@@ -58,10 +58,9 @@ class Evaluate:
     def __call__(self, run: Run, device: str) -> Mapping[str, float]:
         recipe, data = run.recipe, run.data()
         self.check(recipe, data)
-        model, began = load(run.folder, device=device), time.monotonic()
+        model = load(run.folder, device=device)
         task = recipe.task_class.for_evaluation(data, model, recipe.task, recipe.train, recipe.seed)
-        evaluation = task.evaluate(model, data, self.split)
-        evaluation = replace(evaluation, seconds=time.monotonic() - began)
+        evaluation = evaluate_split(task, model, data, self.split, GenerationConfig())
         record_evaluation(run, model, data, self.split, evaluation, GenerationConfig())
         return evaluation.scores
 

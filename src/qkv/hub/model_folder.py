@@ -176,7 +176,7 @@ class ModelFolder:
 
 
 def load(
-    folder: str | Path,
+    folder: str | os.PathLike[str],
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     *,
@@ -195,14 +195,14 @@ def load(
 
 def load_as(
     kind: type[Any],
-    folder: str | Path,
+    folder: str | os.PathLike[str],
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     *,
     dequantize: bool = False,
 ) -> Any:
     """Load a saved model like `load`; raise before reading weights unless it is a subclass of `kind`."""
-    target_device = pick_device(device)
+    folder, target_device = os.fspath(folder), pick_device(device)
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype {dtype} is not a floating-point type")
     while True:
@@ -221,24 +221,25 @@ def _describe(kind: type[Any]) -> str:
     return getattr(kind, "kind_description", f"a {kind.__name__}")
 
 
-def named_folder(folder: str | Path) -> Path:
+def named_folder(folder: str | os.PathLike[str]) -> Path:
     """Return a folder: a path that exists, or the folder of a pretrained model of this name."""
     path = Path(folder)
     return path if os.path.lexists(path) else pretrained_folder(str(folder)) or path
 
 
-def locate(folder: str | Path) -> Path:
+def locate(folder: str | os.PathLike[str]) -> Path:
     """Return the local folder of a model: a path, a pretrained model, or one of the Hugging Face Hub (downloaded)."""
+    folder = os.fspath(folder)
     path = named_folder(folder)
-    if not os.path.lexists(path) and PRETRAINED_NAME.fullmatch(str(folder)):
-        raise InputError(unknown_model(str(folder)))
-    if not is_hub_name(str(folder)):
+    if not os.path.lexists(path) and PRETRAINED_NAME.fullmatch(folder):
+        raise InputError(unknown_model(folder))
+    if not is_hub_name(folder):
         return resolve(path)
     if (owner := Path(Path(folder).parts[0])).exists():
         raise InputError(
             f"{folder}: no such folder; the Hugging Face Hub is not searched because the local folder {owner} exists"
         )
-    return fetch(str(folder))
+    return fetch(folder)
 
 
 def resolve(folder: Path) -> Path:

@@ -37,7 +37,7 @@ class WeightedSentence:
         return self.weight * self.weights
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WeightedDocument(Classification):
     """The predicted label of a document, with the attention weights of its sentences and words."""
 

@@ -21,7 +21,7 @@ from qkv.tasks.few_shot import EVAL_SEED
 QUERY = "?"  # the picture without a label
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EpisodeAnswer(Answer):
     """The predicted label of an episode's query, and its attention.
 

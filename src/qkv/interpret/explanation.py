@@ -23,9 +23,10 @@ from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.nn.interfaces import EncoderDecoder, TextEncoder
 from qkv.pipelines.captioner import Captioner, NamedImage
 from qkv.pipelines.classifier import Classifier
-from qkv.pipelines.pipeline import require_text
+from qkv.pipelines.pipeline import ModelSource, require_text
 from qkv.pipelines.translator import Translator
 from qkv.runtime.device import pick_device
+from qkv.runtime.notebook import Drawable
 
 SUPPORTED = "a text classifier, a translator or a captioner"
 UNITS = ("word", "sentence")  # of a hierarchical attention network
@@ -35,7 +36,7 @@ ExplainedPipeline = Classifier | Translator | Captioner
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class Explanation(Drawable):
     """Scores of the units of an input: `explanation.scores` is [units], or [outputs, units] for a generated text."""
 
     method: str
@@ -68,7 +69,7 @@ class Explanation:
 
 
 def explain(
-    model: str | Path | nn.Module,
+    model: ModelSource,
     source: str | Path,
     method: str = "attention",
     *,
@@ -105,7 +106,7 @@ def explain_prediction(prediction: Explainable, method: str, options: Attributio
     )
 
 
-def build_pipeline(model: str | Path | nn.Module, device: str | torch.device = "auto") -> ExplainedPipeline:
+def build_pipeline(model: ModelSource, device: str | torch.device = "auto") -> ExplainedPipeline:
     """Return the pipeline of a model that can be explained."""
     network: Any = model if isinstance(model, nn.Module) else load(model, pick_device(device))
     if isinstance(network, ShowAttendTell):

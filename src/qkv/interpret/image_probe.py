@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from torch import nn
 
 from qkv.attention import watch
 from qkv.attention.layers import attention_layers
@@ -17,13 +16,13 @@ from qkv.interpret.attention_probe import MAX_WEIGHTS, Prediction, layers_that_f
 from qkv.models.vit import ViT
 from qkv.pipelines.inputs.image_preprocessing import as_rgb, pixel_scale
 from qkv.pipelines.output import Answer, AttentionMap
-from qkv.pipelines.pipeline import Pipeline, one_or_many
+from qkv.pipelines.pipeline import ModelSource, Pipeline, one_or_many
 from qkv.types import Float, Tensor
 
 CLASS, MEAN = "[class]", "[mean]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PictureAnswer(Answer):
     """The predicted label of a picture, and the attention of the class token and the patches.
 
@@ -42,7 +41,7 @@ class PictureProbe(Pipeline):
     model_class: ClassVar = ViT
     model: ViT
 
-    def __init__(self, model: str | Path | nn.Module, *, device: str | torch.device = "auto") -> None:
+    def __init__(self, model: ModelSource, *, device: str | torch.device = "auto") -> None:
         super().__init__(model, device=device)
         self.scale = pixel_scale(model, self.model.config.channels)
         self.layers = attention_layers(self.model)

@@ -3,13 +3,23 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
 
 MAX_NGRAM = 4  # of BLEU
 # Range of source words of each bucket, chosen so that the Multi30k test sets fill every one.
 BUCKETS = ((1, 7), (8, 9), (10, 11), (12, 13), (14, 16), (17, 20), (21, None))
+
+
+MIN_RESAMPLED, RESAMPLES = 10, 1000  # fewest pairs, and number of samples, of confidence intervals
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,33 @@ def bleu(texts: Sequence[str], references: Sequence[str], *, lowercase: bool = F
     from sacrebleu import BLEU  # takes a quarter of a second to import
 
     return _corpus_score(BLEU(lowercase=lowercase), texts, [references])
+
+
+def confidence_intervals(texts: Sequence[str], references: Sequence[str]) -> dict[str, Interval]:
+    """Return the 95 % confidence intervals of BLEU and chrF: bootstrap resampling of the pairs by sacrebleu."""
+    from sacrebleu import BLEU, CHRF
+
+    if len(texts) < MIN_RESAMPLED:
+        return {}
+    scores: dict[str, Any] = {
+        name: metric.corpus_score(texts, [references], n_bootstrap=RESAMPLES)
+        for name, metric in (("bleu", BLEU()), ("chrf", CHRF()))
+    }
+    return {
+        name: Interval(float(score._mean - score._ci), float(score._mean + score._ci)) for name, score in scores.items()
+    }
+
+
+def sentence_chrf(text: str, reference: str) -> float:
+    """Return chrF of one text, from 0 to 100."""
+    return float(_chrf().sentence_score(text, [reference]).score)
+
+
+@cache
+def _chrf() -> Any:
+    from sacrebleu import CHRF
+
+    return CHRF()
 
 
 def tokenised_bleu(texts: Sequence[str], references: Sequence[str], language: str) -> MetricValue:

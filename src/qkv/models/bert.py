@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic import model_validator
 from torch import nn
 
-from qkv.attention import Mask, Padding, Sizes, TreePositions
+from qkv.attention import AnyMask, Padding, Sizes, TreePositions
 from qkv.config import (
     AlignTerm,
     Config,
@@ -164,7 +164,7 @@ class Bert(TextEncoder):
         segments: Int[Tensor, "batch length"] | None = None,
         lengths: Int[Tensor, "batch"] | None = None,
         *,
-        mask: Mask | None = None,
+        mask: AnyMask | None = None,
         tree: TreePositions | None = None,
     ) -> Float[Tensor, "batch length dim"]:
         """Return h_L of each token. `segments` default to 0; positions beyond a row's length are masked.
@@ -255,7 +255,7 @@ class Block(nn.Module):
         self.distances = TreeDistance(config.tree, config.sizes.query)
 
     def forward(
-        self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, tree: TreePositions | None = None
+        self, x: Float[Tensor, "batch length dim"], mask: AnyMask | None = None, tree: TreePositions | None = None
     ) -> Float[Tensor, "batch length dim"]:
         # before(x): x.   after(x, y): LN(x + y); norm = "none" omits LN; residual = false omits the x.
         # distances(tree): K[r] and V[r], which replace the position of the constructor; None without tree distances.

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention import Align, Attend, Keys, KeyValue, Mask, Position, Score, Sizes
+from qkv.attention import Align, AnyMask, Attend, Keys, KeyValue, Position, Score, Sizes
 from qkv.config import Term, require
 from qkv.errors import ConfigError, InputError, ShapeError
 from qkv.nn.initialization import SkipInit
@@ -61,7 +61,7 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch query dim"],
-        mask: Mask | None = None,
+        mask: AnyMask | None = None,
         past: KeyValue | None = None,
         *,
         position: Position | None = None,
@@ -88,7 +88,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Tensor, "batch query dim"],
         memory: KeyValue,
-        mask: Mask | None = None,
+        mask: AnyMask | None = None,
         *,
         position: Position | None = None,
         start: int | Int[Tensor, "*batch"] | None = None,
@@ -115,7 +115,7 @@ class MultiHeadAttention(nn.Module):
         self,
         query: Float[Tensor, "batch heads query head_dim"],
         memory: KeyValue,
-        mask: Mask | None,
+        mask: AnyMask | None,
         position: Position | None,
         start: int | Int[Tensor, "*batch"] | None,
     ) -> Float[Tensor, "batch query dim"]:

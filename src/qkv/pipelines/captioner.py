@@ -33,12 +33,17 @@ BLANK = 224  # gray level shown instead of an image if only its features are kno
 GREEDY = GenerationConfig()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Caption(Answer):
     """A caption; the rows of its maps are its tokens, the columns the cells of the feature grid in row-major order."""
 
     pixels: UInt8[np.ndarray, "height width colours"]  # the model's input, or a photograph at its aspect ratio
     grid: tuple[int, int]  # rows and columns of the feature grid
+
+    @property
+    def details(self) -> list[str]:
+        height, width, _ = self.pixels.shape
+        return [f"picture {width} x {height}", *super().details]
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Conversation with a dialogue model, with the attention of each word of a response over the history."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,8 +18,11 @@ from qkv.hub import load_as
 from qkv.nn.interfaces import EncoderDecoder, Model
 from qkv.pipelines.generator import Generator
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
+from qkv.pipelines.pipeline import ModelSource, describe_network, one_or_many
 from qkv.pipelines.translator import Translator
+from qkv.registry import names_keywords
 from qkv.runtime.device import pick_device
+from qkv.runtime.notebook import quoted
 from qkv.tokenizers import Encoding, Tokenizer
 from qkv.tokenizers.dialogue import (
     HISTORY_TOKENS,
@@ -35,7 +38,7 @@ MAX_NEW_TOKENS = 60
 MIN_HISTORY_TOKENS = 8  # for the end of a message
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Reply(Answer):
     """A response; its source is the history as it was encoded, with its special tokens as words."""
 
@@ -51,9 +54,12 @@ class ChatBot:
     `history_turns` turns of the conversation, as far as they have at most `history_tokens` tokens.
     """
 
+    input_types: ClassVar = (str,)  # of one message
+
+    @names_keywords
     def __init__(
         self,
-        model: str | Path | nn.Module,
+        model: ModelSource,
         tokenizer: Tokenizer | None = None,
         device: str | torch.device = "auto",
         dtype: DType = "auto",
@@ -67,10 +73,10 @@ class ChatBot:
             history_tokens >= MIN_HISTORY_TOKENS,
             f"history_tokens must be at least {MIN_HISTORY_TOKENS}, not {history_tokens}",
         )
-        self.name = str(model) if isinstance(model, str | Path) else type(model).__name__
+        self.name = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
         self.history_turns, self.history_tokens = history_turns, history_tokens
         self.history: list[str] = []  # turns of the conversation so far, yours and the model's in alternation
-        network: Any = load_as(Model, model, pick_device(device)) if isinstance(model, str | Path) else model
+        network: Any = model if isinstance(model, nn.Module) else load_as(Model, self.name, pick_device(device))
         tokenizer = network.tokenizer if tokenizer is None else tokenizer
         if tokenizer is None or not has_speakers(tokenizer):
             raise InputError(f"{self.name}: chat requires a model trained with the task dialogue or dialogue_lm")
@@ -79,19 +85,24 @@ class ChatBot:
         self.responder = responder(network, tokenizer, device, dtype, use_engine=use_engine)
         self.model, self.tokenizer = self.responder.model, tokenizer
 
+    def __repr__(self) -> str:
+        return f"ChatBot({quoted(self.name)}: {describe_network(self.model)}, {len(self.history)} turns so far)"
+
+    @one_or_many
     def __call__(
         self,
-        message: str,
+        messages: Sequence[str],
         *,
         max_new_tokens: int = MAX_NEW_TOKENS,
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
-    ) -> Reply:
-        """Respond to a message, and add both to the history; a temperature of 0 is greedy search."""
+    ) -> list[Reply]:
+        """Respond to a message, or to several in turn, and add them to the history; a temperature of 0 is greedy."""
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        return self.send(message, GenerationConfig(max_new_tokens=max_new_tokens, sampling=sampling))
+        config = GenerationConfig(max_new_tokens=max_new_tokens, sampling=sampling)
+        return [self.send(message, config) for message in messages]
 
     def send(self, message: str, config: GenerationConfig) -> Reply:
         """Respond to a message with one set of options, and add both to the history."""

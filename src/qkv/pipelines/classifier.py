@@ -11,11 +11,12 @@ from qkv.datasets.batching import BatchSize
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.inputs.text_inputs import IGNORE, AnyExampleEncoder, Example, inference_batch_size, inference_batches
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
+from qkv.runtime.notebook import Drawable, quoted
 from qkv.types import Float, Int, Tensor
 
 
-@dataclass(frozen=True)
-class Classification:
+@dataclass(frozen=True, repr=False)
+class Classification(Drawable):
     """An input with its predicted label."""
 
     text: str  # or the path of an image
@@ -26,6 +27,9 @@ class Classification:
     def from_probabilities(cls, text: str, labels: Sequence[str], probabilities: Sequence[float]) -> "Classification":
         ranked = sorted(zip(labels, probabilities, strict=True), key=lambda pair: -pair[1])
         return cls(text, ranked[0][0], dict(ranked))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({quoted(self.label)}, score {self.score:.4f}, text {quoted(self.text)})"
 
     @property
     def score(self) -> float:

@@ -1,6 +1,6 @@
 """Text embedding: one vector per text, close for texts of similar meaning."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import torch
@@ -11,8 +11,8 @@ from qkv.models.bert import Bert
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts
 from qkv.pipelines.inputs.text_inputs import inference_batch_size, inference_batches
-from qkv.pipelines.pipeline import TextPipeline, require_text
-from qkv.registry import nearest
+from qkv.pipelines.pipeline import TextPipeline, input_list, require_text
+from qkv.registry import names_keywords, nearest
 from qkv.types import Float, Int, Tensor
 
 
@@ -24,9 +24,10 @@ class Embedder(TextPipeline):
 
     task_description: ClassVar = "text embedding"
 
+    @names_keywords
     def __call__(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         *,
         pooling: str = "mean",
         normalize: bool = True,
@@ -40,6 +41,7 @@ class Embedder(TextPipeline):
         """
         if isinstance(texts, str):
             return self([texts], pooling=pooling, normalize=normalize, batch_size=batch_size)[0]
+        texts = input_list(texts, (str,), "texts")
         require_text(texts)
         self.check_pooling(pooling)
         encoder = self.encoder.fresh_copy()

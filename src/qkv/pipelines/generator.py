@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 
 from qkv.config import require
 from qkv.datasets.batching import BatchSize, batch_by_length
@@ -26,13 +24,15 @@ from qkv.generation import (
 )
 from qkv.nn.interfaces import LanguageModel
 from qkv.pipelines.inputs.text_inputs import inference_batch_size
-from qkv.pipelines.pipeline import DecoderPipeline, one_or_many
+from qkv.pipelines.pipeline import DecoderPipeline, ModelSource, one_or_many
 from qkv.pipelines.text_stream import TextStream
+from qkv.registry import names_keywords
+from qkv.runtime.notebook import Drawable, quoted
 from qkv.tokenizers import Encoding, Tokenizer
 
 
-@dataclass(frozen=True)
-class GeneratedText:
+@dataclass(frozen=True, repr=False)
+class GeneratedText(Drawable):
     """A generated continuation of a prompt."""
 
     prompt: str
@@ -46,6 +46,9 @@ class GeneratedText:
         """The prompt and its continuation."""
         return self.prompt + self.continuation
 
+    def __repr__(self) -> str:
+        return f"GeneratedText({quoted(self.text)}, score {self.score:.3f}, {self.new_tokens} new tokens)"
+
 
 class Generator(DecoderPipeline):
     """A language model with its tokenizer: `Generator("runs/shakespeare-lstm-0")("To be", max_new_tokens=100).text`."""
@@ -54,14 +57,15 @@ class Generator(DecoderPipeline):
     model_class: ClassVar = LanguageModel
     model: LanguageModel[Any]
 
+    @names_keywords
     def __init__(
         self,
-        model: str | Path | nn.Module,
+        model: ModelSource,
         tokenizer: Tokenizer | None = None,
         device: str | torch.device = "auto",
         dtype: DType = "auto",
         *,
-        assistant_model: str | Path | nn.Module | None = None,
+        assistant_model: ModelSource | None = None,
         prompt_lookup: bool = False,
         use_engine: bool = True,
     ) -> None:
@@ -138,6 +142,7 @@ class Generator(DecoderPipeline):
         for index, hypotheses in self._decode(contexts, config, batch_size, row_ids):
             yield index, [self._result(prompts[index], contexts[index], hypothesis) for hypothesis in hypotheses]
 
+    @names_keywords
     def stream(
         self,
         prompt: str,

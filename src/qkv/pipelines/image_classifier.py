@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from qkv.datasets.batching import batch_by_length
 from qkv.datasets.formats.images import read_image
@@ -15,7 +14,8 @@ from qkv.models.vit import ViT
 from qkv.pipelines.classifier import Classification
 from qkv.pipelines.inputs.image_preprocessing import pixel_scale
 from qkv.pipelines.inputs.text_inputs import inference_batch_size
-from qkv.pipelines.pipeline import Pipeline, one_or_many
+from qkv.pipelines.pipeline import ModelSource, Pipeline, one_or_many
+from qkv.registry import names_keywords
 
 BATCH_SIZE = 64  # if none is given
 
@@ -30,7 +30,8 @@ class ImageClassifier(Pipeline):
     model_class: ClassVar = ViT
     model: ViT
 
-    def __init__(self, model: str | Path | nn.Module, *, device: str | torch.device = "auto") -> None:
+    @names_keywords
+    def __init__(self, model: ModelSource, *, device: str | torch.device = "auto") -> None:
         super().__init__(model, device=device)
         if self.model.config.classes is None:
             raise InputError(f"{self.name}: has no classification head")

@@ -13,6 +13,7 @@ from qkv.errors import InputError
 from qkv.models.bert import MLM_HEADS, Bert
 from qkv.pipelines.inputs.text_inputs import IGNORE, Example, inference_batch_size, inference_batches
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
+from qkv.runtime.notebook import Drawable, quoted
 from qkv.tokenizers.wordpiece import CONTINUATION
 
 MASKS = ("[MASK]", "<mask>")  # accepted in addition to the tokenizer's own spelling
@@ -26,13 +27,17 @@ class Guess:
     probability: float
 
 
-@dataclass(frozen=True)
-class FilledText:
+@dataclass(frozen=True, repr=False)
+class FilledText(Drawable):
     """A text with masks and its predictions."""
 
     text: str
     guesses: tuple[tuple[Guess, ...], ...]  # for each mask, most probable first
     filled: str  # the text with the best guess for each mask
+
+    def __repr__(self) -> str:
+        best = "; ".join(", ".join(f"{guess.word} {guess.probability:.3f}" for guess in row) for row in self.guesses)
+        return f"FilledText({quoted(self.filled)}, guesses {quoted(best)})"
 
 
 class MaskFiller(TextPipeline):

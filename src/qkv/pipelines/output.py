@@ -5,20 +5,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 
 import numpy as np
 from jaxtyping import Float
 
 from qkv.errors import InputError
+from qkv.runtime.notebook import Drawable, quoted
 
 WORD = re.compile(r"\S+")
 NO_COPYING = "this model does not copy words: train one with --set model.copying=true"
-MAX_CELLS = 10_000  # larger alignments are shown by words in a notebook
 
 
-@dataclass(frozen=True)
-class AttentionMap:
+@dataclass(frozen=True, repr=False)
+class AttentionMap(Drawable):
     """Attention weights of one layer: rows are outputs (queries), columns inputs (keys)."""
 
     layer: str  # the layer's name, such as "decoder" or "decoder.1.cross"
@@ -26,6 +25,10 @@ class AttentionMap:
     columns: tuple[str, ...]  # display text of each key
     weights: Float[np.ndarray, "heads rows columns"]
     copied: Float[np.ndarray, "rows"] | None = None  # probability that each row was copied from the columns
+
+    def __repr__(self) -> str:
+        heads, rows, columns = np.shape(self.weights)
+        return f"AttentionMap({quoted(self.layer)}, {heads} head(s), {rows} rows, {columns} columns)"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -72,8 +75,8 @@ class AttentionMap:
 AttentionMaps = tuple[AttentionMap, ...]  # of the layers; the first one is the alignment to show by default
 
 
-@dataclass(frozen=True)
-class Answer:
+@dataclass(frozen=True, repr=False)
+class Answer(Drawable):
     """One answer to one input."""
 
     source: str
@@ -83,6 +86,16 @@ class Answer:
     unknown: tuple[str, ...] = ()  # characters of the source that are not in the vocabulary
     new_tokens: int = 0  # number of generated tokens, without the end token
     special: tuple[str, ...] = ()  # display text of the special tokens, such as [CLS] and </s>
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join([quoted(self.text), *self.details])})"
+
+    @property
+    def details(self) -> list[str]:
+        """What the repr shows besides the text: the score, and the attention maps unless they are still to compute."""
+        maps = self.maps if isinstance(self.maps, tuple) else vars(self).get("attention", ())
+        shape = [f"attention {list(np.shape(maps[0].weights))} in {len(maps)} layer(s)"] if maps else []
+        return [f"score {self.score:.4g}", *shape]
 
     @cached_property
     def attention(self) -> AttentionMaps:
@@ -107,28 +120,6 @@ class Answer:
             raise InputError(NO_COPYING)
         marked = (f"[{word}]" if p >= threshold else word for word, p in zip(words.rows, words.copied, strict=True))
         return " ".join(marked)
-
-    def _repr_html_(self) -> str:
-        """HTML for notebooks: the text and, if there is attention, its alignment as a shaded table."""
-        header = f"<p>{escape(self.source)} → <b>{escape(self.text)}</b></p>"
-        if not self.attention:
-            return header
-        first = self.attention[0]
-        shown = first if first.average.size <= MAX_CELLS else self.words()
-        heading = "".join(f"<th>{_visible(column)}</th>" for column in shown.columns)
-        rows = (
-            f"<tr><th>{_visible(row)}</th>{''.join(map(_cell, weights))}</tr>"
-            for row, weights in zip(shown.rows, shown.average, strict=True)
-        )
-        return f"{header}<table><tr><th></th>{heading}</tr>{''.join(rows)}</table>"
-
-
-def _visible(token: str) -> str:
-    return escape(token.replace(" ", "␣"))
-
-
-def _cell(weight: float) -> str:
-    return f'<td title="{weight:.3f}" style="background: rgba(33, 102, 172, {weight:.3f})"></td>'
 
 
 def _words_of(pieces: Sequence[str], text: str) -> list[int]:

@@ -29,7 +29,7 @@ assert MAX_DECODED_DEPTH <= MAX_DEPTH
 Sentence = str | tuple[str, ...] | Tagged  # a text, or its words
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Parse(Answer):
     """A sentence and its tree; the rows of its maps are the symbols of the linearized tree."""
 

@@ -1,5 +1,6 @@
 """Base classes of the pipelines: a model with its tokenizer, raw input in, answer out."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ from qkv.hub import load_as
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.quantized import is_quantized
 from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, build_example_encoder
+from qkv.registry import check_keywords, keyword_names, names_keywords
 from qkv.runtime.device import pick_device
+from qkv.runtime.notebook import quoted
 from qkv.tokenizers import Tokenizer
 
+ModelSource = str | os.PathLike[str] | nn.Module  # a run, a folder or the name of a model, or a network
 Input = TypeVar("Input")
 InputOf = TypeVar("InputOf", contravariant=True)
 Output = TypeVar("Output")
@@ -38,12 +42,13 @@ class Pipeline:
     input_types: ClassVar[tuple[type, ...]] = (str, Path, Tagged)  # of one input
     model: Any
 
+    @names_keywords
     def __init__(
-        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
+        self, model: ModelSource, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
     ) -> None:
-        if isinstance(model, str | Path):
-            self.name = str(model)
-            network = load_as(self.model_class, model, pick_device(device))
+        if not isinstance(model, nn.Module):
+            self.name = os.fspath(model)
+            network = load_as(self.model_class, self.name, pick_device(device))
         else:
             self.name = type(model).__name__
             network = model if device == "auto" else model.to(pick_device(device))
@@ -55,6 +60,9 @@ class Pipeline:
 
     def setup(self) -> None:
         """Check the model and prepare what depends on it; called when a pipeline is made."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({quoted(self.name)}: {describe_network(self.model)})"
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -72,9 +80,10 @@ class DecoderPipeline(Pipeline):
     `use_engine`, a short job on a GPU need not wait for the engine's kernels to be compiled.
     """
 
+    @names_keywords
     def __init__(
         self,
-        model: str | Path | nn.Module,
+        model: ModelSource,
         tokenizer: Tokenizer | None = None,
         device: str | torch.device = "auto",
         dtype: DType = "auto",
@@ -175,16 +184,45 @@ class OneOrManyMethod(Protocol[InputOf, Options, Output]):
 def one_or_many(
     method: Callable[Concatenate[Any, Sequence[Input], Options], list[Output]],
 ) -> OneOrManyMethod[Input, Options, Output]:
-    """Decorate a method from a list of inputs to a list of outputs so that it also takes one input."""
+    """Decorate a method from a list of inputs to a list of outputs so that it also takes one input.
+
+    Several inputs are a list or another iterable. The first parameter is named as in the method.
+    """
+    first = keyword_names(method)[0]
 
     @wraps(method)
-    def call(self: Pipeline, inputs: Any, *args: Any, **options: Any) -> Any:
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        check_keywords(method, options)
+        if not args and first in options:
+            args = (options.pop(first),)
+        if not args:
+            raise InputError(f"missing {first}: pass one, or a list")
+        inputs, *others = args
         if isinstance(inputs, self.input_types):
             one: Any = [inputs]
-            return method(self, one, *args, **options)[0]
-        return method(self, list(inputs), *args, **options)
+            return method(self, one, *others, **options)[0]
+        return method(self, input_list(inputs, self.input_types, first), *others, **options)
 
     return cast(Any, call)
+
+
+def input_list(inputs: Any, types: tuple[type, ...], name: str) -> list[Any]:
+    """Return the inputs of an iterable; raise if one has the wrong type."""
+    names = " or ".join(kind.__name__ for kind in types)
+    if not isinstance(inputs, Iterable) or isinstance(inputs, bytes | dict):
+        raise InputError(f"{name} must be {names}, or a list of them, not {type(inputs).__name__}")
+    items = list(inputs)
+    for number, item in enumerate(items, start=1):
+        if not isinstance(item, types):
+            raise InputError(f"{name}: input {number} must be {names}, not {type(item).__name__}")
+    return items
+
+
+def describe_network(model: nn.Module) -> str:
+    """Return the class, the size and the device of a network: "Transformer, 2.61 M parameters, cpu"."""
+    size = sum(parameter.numel() for parameter in model.parameters())
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    return f"{type(model).__name__}, {size / 1e6:.2f} M parameters, {device}"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from qkv.pipelines.inputs.windows import (
     predict_spans,
 )
 from qkv.pipelines.pipeline import TextPipeline, one_or_many
+from qkv.runtime.notebook import Drawable, quoted
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,18 @@ class AnswerSpan:
     probability: float
 
 
-@dataclass(frozen=True)
-class ExtractedAnswer:
+@dataclass(frozen=True, repr=False)
+class ExtractedAnswer(Drawable):
     """A question about a context with its candidate answers."""
 
     question: str
     context: str
     candidates: tuple[AnswerSpan, ...]  # most probable first
     no_answer: float  # probability that the context has no answer
+
+    def __repr__(self) -> str:
+        answer = quoted(self.text) if self.span is not None else "no answer"
+        return f"ExtractedAnswer({answer}, score {self.score:.4f}, question {quoted(self.question)})"
 
     @property
     def span(self) -> AnswerSpan | None:

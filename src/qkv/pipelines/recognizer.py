@@ -28,7 +28,7 @@ SEARCHED = 0.25  # in the last quarter of a window
 MIN_LIMIT, FRAMES_PER_TOKEN = 10, 4  # most tokens of a recording: 25 per second, more than in any speech
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Segment(Answer):
     """The transcript of a window; the rows of its maps are its tokens, the columns times in seconds."""
 
@@ -36,12 +36,20 @@ class Segment(Answer):
     end: float
     features: Float32[np.ndarray, "frames mels"]  # log-mel spectrogram
 
+    @property
+    def details(self) -> list[str]:
+        return [f"{self.start:.2f} to {self.end:.2f} s", *super().details]
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Transcript(Answer):
     """The transcript of a recording: `.text`, and the segments that it was read in."""
 
     segments: tuple[Segment, ...]
+
+    @property
+    def details(self) -> list[str]:
+        return [f"{len(self.segments)} segment(s)", *super().details]
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def answer_logits(model: MemoryNetwork, batch: NamedTensors) -> Float[Tensor, "b
     return logits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StoryAnswer(Answer):
     """The answer to a question about a story; `attention` has one map, with a row for each hop."""
 

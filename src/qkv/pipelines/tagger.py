@@ -22,6 +22,7 @@ from qkv.pipelines.inputs.text_inputs import (
 )
 from qkv.pipelines.inputs.tree_inputs import DependencyTree, reads_trees, require_heads
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
+from qkv.runtime.notebook import Drawable, quoted
 from qkv.runtime.text import printable
 from qkv.tokenizers.tokenizer import Span
 from qkv.tokenizers.words import split_words
@@ -38,8 +39,8 @@ class Entity:
     end: int  # index after its last character
 
 
-@dataclass(frozen=True)
-class TaggedText:
+@dataclass(frozen=True, repr=False)
+class TaggedText(Drawable):
     """The words of a text, their offsets and their tags."""
 
     text: str
@@ -47,6 +48,12 @@ class TaggedText:
     tags: tuple[str, ...]
     offsets: tuple[Span, ...]  # [start, end) of each word
     entities: tuple[Entity, ...] = ()  # for tags B-kind, I-kind and O
+
+    def __repr__(self) -> str:
+        if self.entities:
+            entities = ", ".join(f"{entity.text} ({entity.kind})" for entity in self.entities)
+            return f"TaggedText({quoted(self.text)}, entities {quoted(entities)})"
+        return f"TaggedText({quoted(' '.join(map('/'.join, zip(self.words, self.tags, strict=True))))})"
 
 
 class Tagger(TextPipeline):
@@ -175,21 +182,29 @@ def _tree(sentences: Sequence[Tagged], words: Sequence[Word], end: int) -> Depen
     return DependencyTree(heads, word_of_token)
 
 
-@torch.inference_mode()
 def predict_tags(
     model: TextEncoder, encoder: AnyExampleEncoder, sentences: Sequence[Tagged], batch_size: BatchSize
 ) -> list[list[str]]:
     """Predict the tag of each word, whatever its tag is; models with tree positions need the heads of the words."""
-    names, encoder = model.labels, encoder.fresh_copy()
+    logits = tag_logits(model, encoder, sentences, batch_size)
+    return [[model.labels[number] for number in words.argmax(dim=-1).tolist()] for words in logits]
+
+
+@torch.inference_mode()
+def tag_logits(
+    model: TextEncoder, encoder: AnyExampleEncoder, sentences: Sequence[Tagged], batch_size: BatchSize
+) -> list[Float[Tensor, "_words labels"]]:
+    """Logits of the tags of the words of each sentence."""
+    encoder = encoder.fresh_copy()
     encoded = encode_sentences(encoder, sentences, {}, model.config.max_length, trees=reads_trees(model.config))
-    tags = [[""] * len(sentence.words) for sentence in sentences]
+    by_word = [torch.zeros(len(sentence.words), model.config.labels) for sentence in sentences]
     for rows, batch in inference_batches(encoded.examples, batch_size, encoder, model.config.max_length):
         batch = batch.to(model.device)
-        best = label_logits(model, encoder, batch).argmax(dim=-1).tolist()
-        for row, labels in zip(rows, best, strict=True):
+        logits = label_logits(model, encoder, batch).float().cpu()
+        for row, of_tokens in zip(rows, logits, strict=True):
             for word in encoded.words[row]:
-                tags[word.sentence][word.number] = names[labels[word.position]]
-    return tags
+                by_word[word.sentence][word.number] = of_tokens[word.position]
+    return by_word
 
 
 def label_logits(

@@ -13,6 +13,7 @@ from pathlib import Path
 from qkv.errors import InputError
 from qkv.runtime import portable
 
+RUNS = Path("runs")  # default folder of training runs
 WRITING = ".writing-"  # prefix of incomplete or obsolete files
 LOCK = ".lock"
 SAMPLED_BLOCKS, SAMPLED_BLOCK_BYTES = 256, 4096  # of a large file, in `sampled_sha256`

@@ -24,7 +24,8 @@ from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.nn.interfaces import SequenceModel
 from qkv.registry import nearest, register
-from qkv.tasks.base.task import LOSS, Evaluation, Task
+from qkv.tasks.base.evaluation import Evaluation
+from qkv.tasks.base.task import LOSS, Task
 from qkv.types import Float, Tensor
 
 STEPS = 8  # pad sequences to a multiple of this for CUDA graphs: a few extra steps cost less than more graphs

@@ -19,7 +19,8 @@ from qkv.models.snail import SNAILPolicy
 from qkv.nn.losses import gumbel, policy_gradient
 from qkv.registry import register
 from qkv.tasks.bandit_policies import baselines, play
-from qkv.tasks.base.task import Evaluation, Task
+from qkv.tasks.base.evaluation import Evaluation
+from qkv.tasks.base.task import Task
 from qkv.types import Float, Int, Tensor
 
 ENTROPY = 0.02  # weight of the entropy bonus

@@ -16,14 +16,15 @@ from qkv.errors import InputError
 from qkv.generation import GenerationConfig
 from qkv.metrics import Metric
 from qkv.metrics.alignment_metrics import inside
-from qkv.metrics.text_metrics import caption_scores
+from qkv.metrics.text_metrics import caption_scores, sentence_chrf
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import GREEDY, Captioner
 from qkv.pipelines.inputs.image_preprocessing import as_model_input, square_side
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
-from qkv.tasks.base.task import LOSS, Evaluation, Pixels, Sample, Task, TaskConfig, random_batches
+from qkv.tasks.base.evaluation import Evaluation, Mistake, worst
+from qkv.tasks.base.task import LOSS, Pixels, Sample, Task, TaskConfig, random_batches
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Shaped, Tensor
@@ -177,6 +178,8 @@ class CaptioningTask(Task):
             {"loss": self._loss_of(model, examples), **values, **self._pointing_scores(model, examples)},
             {name: score.signature for name, score in scores.items() if score.signature},
             outputs=tuple(texts),
+            mistakes=_mistakes(texts, self._references(examples)),
+            mistake_score="chrF",
         )
 
     def _loss_of(self, model: ShowAttendTell, examples: Captions) -> float:
@@ -272,6 +275,17 @@ def encode_captions(tokenizer: Tokenizer, captions: Captions) -> list[CaptionExa
     captioned = [(picture, text) for picture, texts in enumerate(captions.texts) for text in texts]
     ids = tokenizer.encode([text for _, text in captioned])
     return [CaptionExample(picture, tokens) for (picture, _), tokens in zip(captioned, ids, strict=True)]
+
+
+def _mistakes(texts: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[Mistake, ...]:
+    """Return the captions that differ most from the closest of their references, by chrF."""
+    return worst(
+        Mistake(
+            f"picture {number}", text, " | ".join(captions), max(sentence_chrf(text, caption) for caption in captions)
+        )
+        for number, (text, captions) in enumerate(zip(texts, references, strict=True), start=1)
+        if text not in captions
+    )
 
 
 def shift_with_edge(

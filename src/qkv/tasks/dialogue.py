@@ -32,7 +32,8 @@ from qkv.pipelines.inputs.text_inputs import Example, iter_batches
 from qkv.pipelines.inputs.tree_inputs import reads_trees
 from qkv.pipelines.translator import GREEDY
 from qkv.registry import register
-from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task, perplexity
+from qkv.tasks.base.evaluation import Evaluation
+from qkv.tasks.base.task import LOSS, Sample, Task, perplexity
 from qkv.tasks.base.train_config import TrainConfig
 from qkv.tasks.packed_lm import Document, PackedLMConfig, PackedLMTask
 from qkv.tasks.translation import EncodedPairs, TranslationConfig, TranslationTask

@@ -21,7 +21,8 @@ from qkv.metrics import Metric
 from qkv.models.snail import SNAIL
 from qkv.pipelines.inputs.image_preprocessing import scale_pixels
 from qkv.registry import register
-from qkv.tasks.base.task import ACCURACY, LOSS, Evaluation, Pixels, Task, TaskConfig
+from qkv.tasks.base.evaluation import Evaluation
+from qkv.tasks.base.task import ACCURACY, LOSS, Pixels, Task, TaskConfig
 from qkv.tasks.image_classification import PixelCache, distort, random_maps, shift_crop
 from qkv.types import Float, Int, Shaped, Tensor
 

@@ -1,7 +1,7 @@
 """Image classification task."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from qkv.datasets.tensor_batch import TensorBatch
 from qkv.models.vit import ViT
 from qkv.pipelines.inputs.image_preprocessing import scale_pixels, square_side
 from qkv.registry import register
+from qkv.tasks.base.evaluation import Evaluation, label_details
 from qkv.tasks.base.task import ACCURACY, LOSS, Pixels, Sample, Task, TaskConfig, random_batches
 from qkv.types import Bool, Float, Int, Shaped, Tensor
 
@@ -174,14 +175,31 @@ class ImageClassificationTask(Task):
 
     @torch.inference_mode()
     def score_examples(self, model: ViT, examples: LabeledImages) -> dict[str, float]:
-        total = right = torch.zeros((), dtype=torch.float64, device=model.device)
+        return self._scores(self._logits(model, examples), examples)
+
+    @torch.inference_mode()
+    def evaluate(self, model: ViT, data: ImageDataset, split: str) -> Evaluation:
+        """All metrics on a split, the scores of each class, and the calibration."""
+        examples = data.splits[split]
+        logits = list(self._logits(model, examples))
+        references = [examples.names[label] for label in examples.labels.tolist()]
+        sources = examples.files or [f"picture {number}" for number in range(1, len(examples) + 1)]
+        details = label_details(torch.cat(logits).softmax(dim=-1).cpu(), model.labels, references, sources)
+        return Evaluation(len(examples), self.evaluation_unit, self._scores(logits, examples), **details)
+
+    def _logits(self, model: ViT, examples: LabeledImages) -> Iterator[Float[Tensor, "_batch classes"]]:
+        """Yield the logits of the classes, batch by batch."""
         for begin in range(0, len(examples), self.train_config.batch_size):
             chunk = examples[begin : begin + self.train_config.batch_size]
-            labels = torch.from_numpy(chunk.labels).to(model.device)
-            logits = model(scale_pixels(torch.from_numpy(chunk.pixels)).to(model.device)).float()
-            total = total + F.cross_entropy(logits, labels, reduction="sum")
-            right = right + (logits.argmax(dim=-1) == labels).sum()
-        return {"loss": float(total) / len(examples), "accuracy": float(right) / len(examples)}
+            yield model(scale_pixels(torch.from_numpy(chunk.pixels)).to(model.device)).float()
+
+    def _scores(self, batches: Iterable[Float[Tensor, "_batch classes"]], examples: LabeledImages) -> dict[str, float]:
+        total, right, size = 0.0, 0.0, self.train_config.batch_size
+        for number, logits in enumerate(batches):
+            labels = torch.from_numpy(examples.labels[number * size : (number + 1) * size]).to(logits.device)
+            total += float(F.cross_entropy(logits, labels, reduction="sum"))
+            right += float((logits.argmax(dim=-1) == labels).sum())
+        return {"loss": total / len(examples), "accuracy": right / len(examples)}
 
 
 def shift_crop(

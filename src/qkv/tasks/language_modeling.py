@@ -23,8 +23,9 @@ from qkv.metrics import Metric
 from qkv.nn.interfaces import LanguageModel, detach_state, replace_tensors, select, state_tensors
 from qkv.nn.losses import linear_cross_entropy, token_cross_entropy
 from qkv.registry import register
+from qkv.tasks.base.evaluation import Evaluation
 from qkv.tasks.base.samples import continuations
-from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task, TaskConfig, perplexity
+from qkv.tasks.base.task import LOSS, Sample, Task, TaskConfig, perplexity
 from qkv.tasks.base.tokenized_text import TokenizedText
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Int, Tensor

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, ClassVar
 
 from qkv.config import require
@@ -21,8 +21,9 @@ from qkv.pipelines.inputs.tree_inputs import ParsedSentence, parsed_ids
 from qkv.pipelines.parser import Parse, Parser, sentence_pair, terminals
 from qkv.pipelines.translator import GREEDY
 from qkv.registry import register
-from qkv.tasks.base.task import LOSS, Evaluation, Sample, train_tokenizer
-from qkv.tasks.translation import MISTAKES, TranslationConfig, TranslationTask
+from qkv.tasks.base.evaluation import Evaluation, Mistake, worst
+from qkv.tasks.base.task import LOSS, Sample, train_tokenizer
+from qkv.tasks.translation import TranslationConfig, TranslationTask
 from qkv.tokenizers import PairTokenizer, Tokenizer, WordTokenizer
 
 
@@ -132,7 +133,7 @@ class ParsingTask(TranslationTask):
             progress(len(parses))
         answers = [parses[index] for index in range(len(trees))]
         wrong = (
-            (tree.text, answer.text, str(tree))
+            Mistake(tree.text, answer.text, str(tree), bracket_scores([answer.tree], [tree]).f1)
             for tree, answer in zip(trees, answers, strict=True)
             if answer.tree.constituents != tree.constituents
         )
@@ -141,7 +142,8 @@ class ParsingTask(TranslationTask):
             self.evaluation_unit,
             tree_scores(answers, trees, tags=self.options.tags),
             outputs=tuple(answer.text for answer in answers),
-            mistakes=tuple(islice(wrong, MISTAKES)),
+            mistakes=worst(wrong),
+            mistake_score="F1 of the brackets",
             skipped=len(data.splits[split]) - len(trees),
         )
 

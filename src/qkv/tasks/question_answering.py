@@ -19,6 +19,7 @@ from qkv.pipelines.inputs.windows import (
     predict_spans,
 )
 from qkv.registry import register
+from qkv.tasks.base.evaluation import Evaluation, Mistake, worst
 from qkv.tasks.base.task import LOSS, Sample, Task
 from qkv.types import Float, Tensor
 
@@ -84,10 +85,25 @@ class QuestionAnsweringTask(Task):
         return texts, sum(prediction.loss for prediction in predictions) / max(1, len(windows))
 
     def score_examples(self, model: Bert, examples: Sequence[Question]) -> dict[str, float]:
-        texts, loss = self._answers(model, examples)
-        references = [question.answer_texts for question in examples]
-        return {
-            "loss": loss,
-            "exact": exact_answers(texts, references),
-            "f1": answer_f1(texts, references),
-        }
+        return _scores(*self._answers(model, examples), examples)
+
+    def evaluate(self, model: Bert, data: QuestionDataset, split: str) -> Evaluation:
+        """All metrics on a split, and the answers that differ most from the gold ones."""
+        questions = data.splits[split]
+        texts, loss = self._answers(model, questions)
+        f1 = [answer_f1([text], [question.answer_texts]) for text, question in zip(texts, questions, strict=True)]
+        wrong = (
+            Mistake(question.question, text, " | ".join(dict.fromkeys(question.answer_texts)), score)
+            for question, text, score in zip(questions, texts, f1, strict=True)
+            if score < 1
+        )
+        scores = _scores(texts, loss, questions)
+        return Evaluation(
+            len(questions), self.evaluation_unit, scores,
+            outputs=tuple(texts), mistakes=worst(wrong), mistake_score="F1 of the words",
+        )  # fmt: skip
+
+
+def _scores(texts: Sequence[str], loss: float, questions: Sequence[Question]) -> dict[str, float]:
+    references = [question.answer_texts for question in questions]
+    return {"loss": loss, "exact": exact_answers(texts, references), "f1": answer_f1(texts, references)}

@@ -21,8 +21,9 @@ from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.inputs.text_inputs import IGNORE, Example
 from qkv.pipelines.story_answerer import EncodedStory, StoryEncoder, answer_logits
 from qkv.registry import register
+from qkv.tasks.base.evaluation import Evaluation
 from qkv.tasks.base.example_task import ExampleTask
-from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task
+from qkv.tasks.base.task import LOSS, Sample, Task
 from qkv.tasks.base.text_encoder_task import TextEncoderTask
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Int, Tensor

@@ -13,6 +13,7 @@ from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.inputs.text_inputs import IGNORE, Example
 from qkv.registry import register
 from qkv.runtime.text import printable
+from qkv.tasks.base.evaluation import Evaluation, label_details
 from qkv.tasks.base.task import Sample
 from qkv.tasks.base.text_encoder_task import TextEncoderTask
 from qkv.types import Float, Tensor
@@ -57,16 +58,23 @@ class TextClassificationTask(TextEncoderTask):
         return f"{len(self.train):,} texts, {len(self.labels)} labels"
 
     def score_examples(self, model: TextEncoder, examples: Sequence[Pair]) -> dict[str, float]:
-        texts = [pair.source for pair in examples]
-        log_p = label_log_probabilities(model, self.encoder, texts, self.train_config.batching)
-        return label_scores(log_p, examples, self.labels)
+        return label_scores(self._log_probabilities(model, examples), examples, self.labels)
+
+    def evaluate(self, model: TextEncoder, data: LabeledTextDataset, split: str) -> Evaluation:
+        """All metrics on a split, the scores of each label, and the calibration."""
+        pairs = data.splits[split]
+        log_p = self._log_probabilities(model, pairs)
+        targets, texts = [pair.target for pair in pairs], [pair.source for pair in pairs]
+        details = label_details(log_p.exp(), model.labels, targets, texts)
+        return Evaluation(len(pairs), self.evaluation_unit, label_scores(log_p, pairs, self.labels), **details)
+
+    def _log_probabilities(self, model: TextEncoder, pairs: Sequence[Pair]) -> Float[Tensor, "texts labels"]:
+        texts = [pair.source for pair in pairs]
+        return label_log_probabilities(model, self.encoder, texts, self.train_config.batching)
 
     def samples(self, model: TextEncoder, count: int) -> list[Sample]:
         pairs, names = self.valid[:count], self.model_config.label_names
-        log_p = label_log_probabilities(
-            model, self.encoder, [pair.source for pair in pairs], self.train_config.batching
-        )
-        labels = [names[number] for number in log_p.argmax(dim=-1).tolist()]
+        labels = [names[number] for number in self._log_probabilities(model, pairs).argmax(dim=-1).tolist()]
         return [Sample(pair.source, label, pair.target) for pair, label in zip(pairs, labels, strict=True)]
 
     def notes_on(self, data: LabeledTextDataset, split: str) -> tuple[str, ...]:

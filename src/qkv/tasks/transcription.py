@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, ClassVar
 
 import torch
@@ -22,12 +21,12 @@ from qkv.nn.losses import alignment_loss, mean_cross_entropy, token_cross_entrop
 from qkv.pipelines.pipeline import DecoderTokens
 from qkv.pipelines.recognizer import GREEDY, Recognizer
 from qkv.registry import register
-from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task, TaskConfig
+from qkv.tasks.base.evaluation import Evaluation, Mistake, worst
+from qkv.tasks.base.task import LOSS, Sample, Task, TaskConfig
 from qkv.tasks.base.train_config import TrainConfig
 from qkv.types import Float, Int, Tensor
 
 MASKS = 2  # of frequencies, and of times
-MISTAKES = 5  # shown after an evaluation
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ class TranscriptionTask(Task):
         progress(len(utterances))
         pairs = zip(fitting, texts, utterances, strict=True)
         wrong = (
-            (f"recording {row + 1}", text, said.text)
+            Mistake(f"recording {row + 1}", text, said.text, -_scores([text], [said])["wer"])
             for row, text, said in pairs
             if normalize_transcript(text) != normalize_transcript(said.text)
         )
@@ -201,7 +200,8 @@ class TranscriptionTask(Task):
             self.evaluation_unit,
             _scores(texts, utterances),
             outputs=tuple(texts),
-            mistakes=tuple(islice(wrong, MISTAKES)),
+            mistakes=worst(wrong),
+            mistake_score="minus word error rate",
             skipped=len(recordings) - len(fitting),
         )
 

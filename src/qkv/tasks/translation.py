@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from statistics import fmean
 from typing import Any, ClassVar
 
@@ -31,9 +31,12 @@ from qkv.metrics.text_metrics import (
     bleu,
     bleu_by_length,
     chrf,
+    confidence_intervals,
     exact_match,
     pair_scores,
+    phoneme_error_rate,
     pronunciation_scores,
+    sentence_chrf,
 )
 from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.losses import alignment_loss, mean_cross_entropy, r_drop_loss, token_cross_entropy
@@ -50,16 +53,16 @@ from qkv.pipelines.pipeline import DecoderTokens
 from qkv.pipelines.translator import GREEDY, Translator
 from qkv.registry import register
 from qkv.runtime.text import printable
+from qkv.tasks.base.evaluation import Evaluation, Mistake, worst
 from qkv.tasks.base.lead import lead_scores
 from qkv.tasks.base.scheduled_sampling import ScheduledSampling
-from qkv.tasks.base.task import LOSS, Evaluation, Sample, Task, TaskConfig
+from qkv.tasks.base.task import LOSS, Sample, Task, TaskConfig
 from qkv.tasks.base.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 MAX_TOKEN_SHOWN = 40  # characters of an unknown token in a note
 LANGUAGE_METRICS = ("bleu", "bleu_tokenised", "chrf")  # of each of several target languages
-MISTAKES = 5  # shown after an evaluation
 FEW_PAIRS = 1000  # fewer give poor results when training from scratch
 
 
@@ -316,6 +319,8 @@ def _score_pairs(translate: Callable[..., list[Answer]], pairs: Sequence[Pair], 
         by_length=bleu_by_length(texts, [pair.source for pair in pairs], references, data.target_language),
         outputs=texts,
         mistakes=_mistakes(pairs, texts),
+        mistake_score="chrF",
+        intervals=confidence_intervals(texts, references),
     )
 
 
@@ -336,13 +341,19 @@ def score_languages(translate: Callable[..., list[Answer]], pairs: Sequence[Pair
         for language, scores in by_language.items():
             values[f"{name}_{language}"] = scores[name].value
             signatures[f"{name}_{language}"] = scores[name].signature
-    return Evaluation(len(pairs), "pairs", values, signatures, outputs=texts, mistakes=_mistakes(pairs, texts))
+    return Evaluation(
+        len(pairs), "pairs", values, signatures,
+        outputs=texts, mistakes=_mistakes(pairs, texts), mistake_score="chrF",
+    )  # fmt: skip
 
 
-def _mistakes(pairs: Sequence[Pair], texts: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
-    """Return the first pairs that were not translated like the reference: (source, text, target)."""
-    wrong = ((pair.source, text, pair.target) for pair, text in zip(pairs, texts, strict=True) if text != pair.target)
-    return tuple(islice(wrong, MISTAKES))
+def _mistakes(pairs: Sequence[Pair], texts: Sequence[str]) -> tuple[Mistake, ...]:
+    """Return the translations that differ most from their references, by chrF."""
+    return worst(
+        Mistake(pair.source, text, pair.target, sentence_chrf(text, pair.target))
+        for pair, text in zip(pairs, texts, strict=True)
+        if text != pair.target
+    )
 
 
 def _score_pronunciations(translate: Callable[..., list[Answer]], pairs: Sequence[Pair]) -> Evaluation:
@@ -353,12 +364,14 @@ def _score_pronunciations(translate: Callable[..., list[Answer]], pairs: Sequenc
     texts = tuple(answer.text for answer in translate(list(variants)))
     scores = pronunciation_scores(texts, list(variants.values()))
     wrong = (
-        (word, text, " | ".join(listed))
+        Mistake(word, text, " | ".join(listed), -phoneme_error_rate([text], [listed]))
         for (word, listed), text in zip(variants.items(), texts, strict=True)
         if text.split() not in [reference.split() for reference in listed]
     )
     values = {name: score.value for name, score in scores.items()}
-    return Evaluation(len(pairs), "pairs", values, outputs=texts, mistakes=tuple(islice(wrong, MISTAKES)))
+    return Evaluation(
+        len(pairs), "pairs", values, outputs=texts, mistakes=worst(wrong), mistake_score="minus phoneme error rate"
+    )
 
 
 def _alignment(answers: Sequence[Answer], pairs: Sequence[Pair]) -> float | None:

@@ -11,7 +11,8 @@ from qkv.config import override
 from qkv.datasets.dataset import Dataset
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest
-from qkv.hub.model_folder import CHECKPOINT, checkpoint_step, checkpoints_in
+from qkv.hub.model_folder import CHECKPOINT, checkpoint_step, checkpoints_in, named_folder
+from qkv.hub.pretrained import unknown_model
 from qkv.runtime.files import (
     check_output_file,
     check_output_folder,
@@ -23,11 +24,13 @@ from qkv.runtime.files import (
     remove_leftovers,
     write_atomically,
 )
+from qkv.runtime.notebook import Drawable, quoted
 from qkv.tokenizers import Tokenizer, load_tokenizer
 from qkv.training.recipe import Recipe
 from qkv.training.run_manifest import MANIFEST, RECIPE, Manifest, Version
 
 LOG = "log.jsonl"
+MAX_LOG_BYTES = 2**28
 RUN_FILES = (MANIFEST, RECIPE, LOG, "results.jsonl", "loggers.json", "tensorboard", "wandb", "profile")
 # Keys that can change on resume. The others define the model, the data or how an epoch is divided into batches.
 CHANGEABLE = (
@@ -73,15 +76,43 @@ class TrainState:
     devices: tuple[str, ...] = ()  # it was trained on, in order
 
 
-@dataclass(frozen=True)
-class Run:
-    """The folder of a training run."""
+@dataclass(frozen=True, repr=False)
+class Run(Drawable):
+    """The folder of a training run, which can be passed to pipelines, `qkv.load`, `qkv.evaluate` and `qkv.view`."""
 
     folder: Path
     recipe: Recipe
     manifest: Manifest
     opened: Manifest | None = None  # the manifest in the folder when it was opened; None for a new run
     overwrite: bool = False  # delete another run in the folder
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        return f"Run({quoted(str(self.folder))}: {', '.join(filter(None, [self.title, self.progress]))})"
+
+    @property
+    def title(self) -> str:
+        """The recipe, the model and the data: "pairs-gru: rnn_seq2seq on pairs"."""
+        return f"{self.recipe.name}: {self.recipe.model.registered_name} on {self.recipe.data.registered_name}"
+
+    @property
+    def progress(self) -> str:
+        """Steps and best validation so far: "540 steps in 61 s, best valid exact 88.00%"."""
+        if not self.checkpoints:
+            return "no checkpoint"
+        state = read_manifest(self.checkpoints[-1]).get("state", {})
+        metric, best = self.recipe.task_class.metrics[self.recipe.train.best_by], state.get("best")
+        steps = f"{state.get('step', 0):,} steps in {state.get('seconds', 0):.0f} s"
+        parts = [steps, "" if self.finished else "not finished"]
+        parts += [f"best valid {metric.name} {metric.shown(best['value'])}"] if best else []
+        return ", ".join(filter(None, parts))
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """Loss and metrics by step, as dicts with the keys "kind" ("train" or "valid") and "step"."""
+        return read_log(self.folder)
 
     @classmethod
     def new(cls, folder: Path, recipe: Recipe, *, overwrite: bool = False) -> "Run":
@@ -196,6 +227,41 @@ class Run:
             return verify_manifest(path)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; remove {path} to resume from the previous checkpoint") from None
+
+
+def open_run(run: Path) -> tuple[Run, Dataset[Any]]:
+    """Return the training run of a run or checkpoint directory, and its data."""
+    training_run = find_run(run)
+    if training_run is None:
+        runs = sorted(path.parent.name for path in run.glob("*/manifest.json"))
+        hint = f"pass one of the runs in it, e.g. {run / runs[0]}" if runs else "pass --data"
+        raise InputError(f"{run}: not a training run, so it has no dataset: {hint}")
+    return training_run, training_run.data()
+
+
+def find_run(run: Path) -> Run | None:
+    """Return the training run of a run or checkpoint directory; None for other model folders."""
+    run = named_folder(run)
+    if not run.exists():
+        raise InputError(unknown_model(str(run)))
+    folder = next((folder for folder in (run, run.parent) if (folder / MANIFEST).exists()), None)
+    return None if folder is None else Run.open(folder)
+
+
+def read_log(run: Path) -> list[dict[str, Any]]:
+    """Return the records of a run's log; a run without a log has none, and malformed lines are left out."""
+    path = run / LOG
+    if not path.is_file():
+        return []
+    records = []
+    for line in read_regular(path, MAX_LOG_BYTES).decode("utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            records.append(record)
+    return records
 
 
 def _is_part_of_run(name: str) -> bool:

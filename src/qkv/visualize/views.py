@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from rich.console import RenderableType
 
@@ -11,7 +11,6 @@ from qkv.datasets.dataset import Dataset
 from qkv.datasets.examples.stories import StoryQuestion
 from qkv.datasets.examples.tagged import Tagged, text_of
 from qkv.errors import InputError
-from qkv.hub.model_folder import ModelFolder
 from qkv.interpret.attention_probe import AttentionProbe
 from qkv.interpret.beam_probe import BeamProbe
 from qkv.interpret.document_probe import DocumentProbe
@@ -59,6 +58,16 @@ class ViewOptions:
     command: str = ""  # that the page names
 
 
+class ModelKind(Protocol):
+    """What a view chooses itself by: a `ModelFolder`, or a network in its place."""
+
+    @property
+    def network(self) -> type[Any]: ...
+
+    @property
+    def reads_speech(self) -> bool: ...
+
+
 class View:
     """Runs a model on inputs and renders its attention; the base class is for text encoders and language models."""
 
@@ -69,8 +78,8 @@ class View:
     page_writer: ClassVar[Callable[..., Path] | None] = None  # of all answers; None: the explorer
     save_png: ClassVar[Callable[..., Path]] = staticmethod(save_png)  # of one answer
 
-    def __init__(self, run: Path, device: str, load_data: Callable[[], Dataset[Any]]) -> None:
-        self.run = run
+    def __init__(self, run: Any, device: str, load_data: Callable[[], Dataset[Any]]) -> None:
+        self.run = run  # the folder of a model, or a network
         self.device = device
         self.load_data = load_data
         self.reader: AttentionProbe | DocumentProbe | None = None  # truncates long texts
@@ -81,7 +90,7 @@ class View:
         return self.run / name if self.run.is_dir() else Path(f"{self.run.name}-{name}")
 
     @classmethod
-    def accepts(cls, folder: ModelFolder) -> bool:
+    def accepts(cls, folder: ModelKind) -> bool:
         """Return whether this is the view of a model."""
         return issubclass(folder.network, cls.model_class)
 
@@ -151,7 +160,7 @@ class SpeechView(View):
     save_png = staticmethod(save_speech_png)
 
     @classmethod
-    def accepts(cls, folder: ModelFolder) -> bool:
+    def accepts(cls, folder: ModelKind) -> bool:
         return folder.reads_speech
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
@@ -343,6 +352,6 @@ VIEWS = (
 )
 
 
-def find_view(folder: ModelFolder) -> type[View]:
+def find_view(folder: ModelKind) -> type[View]:
     """Return the view of a model."""
     return next((view for view in VIEWS if view.accepts(folder)), View)

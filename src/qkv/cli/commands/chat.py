@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.commands.evaluate import find_run
 from qkv.cli.console import (
     command_line,
     info,
@@ -100,6 +99,7 @@ def _read_messages(messages: list[str] | None, file: Path | None) -> list[str]:
 def _limits(run: Path, history_turns: int | None, history_tokens: int | None) -> dict[str, Any]:
     """Return the limits of the history: the options, else those of the training run, else the defaults."""
     from qkv.hub.model_folder import named_folder
+    from qkv.training.run import find_run
 
     trained = find_run(run) if named_folder(run).exists() else None
     limits: dict[str, Any] = {"history_turns": history_turns, "history_tokens": history_tokens}

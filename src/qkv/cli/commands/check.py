@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.commands.train import data_overrides, parse_columns
 from qkv.cli.console import result, result_json
 from qkv.errors import InputError
 from qkv.registry import lookup, nearest
@@ -61,6 +60,7 @@ def check(
     """
     from qkv.training.data_check import check_data
     from qkv.training.recipe import read_recipe
+    from qkv.training.start import data_overrides
 
     if recipe is not None and task is not None:
         raise InputError("--task cannot be combined with --recipe")
@@ -68,8 +68,8 @@ def check(
         if not path.exists() and not path.is_symlink():
             raise InputError(f"{path}: no such file")
     guessed = recipe is None and task is None
-    name = recipe or _recipe_for(files, task, parse_columns(column))
-    overrides = data_overrides(name, files, valid, test, column)
+    name = recipe or _recipe_for(files, task, options.parse_columns(column))
+    overrides = data_overrides(name, files, valid, test, options.parse_columns(column))
     report = check_data(read_recipe(name, [*overrides, *(assignments or [])]), count)
     command = _train_command(name, files, valid, test, column, assignments)
     if json:

@@ -12,6 +12,7 @@ from qkv.cli.commands.catalog import format_rows
 from qkv.cli.commands.sweep import interrupt
 from qkv.cli.console import info, result, result_json
 from qkv.errors import InputError
+from qkv.runtime.files import RUNS
 from qkv.runtime.text import message_line
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from qkv.experiments.claims.record import ClaimRecord
     from qkv.experiments.claims.runner import ClaimRun
 
-CLAIMS = options.RUNS / "claims"  # default output folder
+CLAIMS = RUNS / "claims"  # default output folder
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.commands.evaluate import evaluate_split, table
-from qkv.cli.console import command_line, info, result, result_json, result_rich
+from qkv.cli.console import command_line, info, progress_bar, result, result_json, result_rich
 from qkv.errors import InputError
 
 RECIPE = "dates-gru"
@@ -31,12 +30,14 @@ def demo(
 
     A GRU with additive attention learns to normalize dates in ten languages and is tested on 2,000 held-out dates.
     """
+    from qkv.experiments.evaluation import evaluate_split
     from qkv.pipelines.translator import GREEDY, Translator
     from qkv.training import job
     from qkv.training.recipe import read_recipe
     from qkv.training.run import Run
     from qkv.training.run_manifest import MANIFEST
     from qkv.visualize import heat_map, save_page, save_png
+    from qkv.visualize.evaluation_table import evaluation_text
 
     recipe = read_recipe(RECIPE)
     info("1. Train a GRU with additive attention to normalize dates in ten languages")
@@ -57,7 +58,8 @@ def demo(
     info(f"2. Evaluate on {len(pairs):,} held-out dates")
     translator = Translator(output, device=device)
     task = recipe.task_class.for_evaluation(data, translator.model, recipe.task, recipe.train, recipe.seed)
-    evaluation = evaluate_split(task, translator.model, data, "test", GREEDY, "testing")
+    with progress_bar("testing", len(pairs)) as progress:
+        evaluation = evaluate_split(task, translator.model, data, "test", GREEDY, progress)
 
     info("3. Translate and show the attention weights")
     answers = translator(EXAMPLES, attention=True)
@@ -68,7 +70,7 @@ def demo(
         summary = {"seconds": done.state.seconds, "size": evaluation.size, **evaluation.scores}
         result_json({**summary, "page": str(page), "png": str(picture)})
         return
-    result(table(task, evaluation))
+    result(evaluation_text(evaluation))
     result("")
     for answer in answers:
         result(f"{answer.source:28} {answer.text}")

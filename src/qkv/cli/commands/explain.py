@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.commands.evaluate import open_run, select_splits
 from qkv.cli.console import info, note, progress_bar, result, result_json, result_rich, results_to
 from qkv.errors import InputError
 from qkv.runtime.text import printable
@@ -237,11 +236,13 @@ def _report(
 def _examples(run: Path, split: str | None, file: Path | None, limit: int) -> "tuple[str, list[ReportExample]]":
     """Return the name and the examples of a split or a file."""
     from qkv.cli.texts import read_texts
+    from qkv.experiments.evaluation import select_splits
     from qkv.interpret.faithfulness_report import ReportExample, report_examples
+    from qkv.training.run import open_run
 
     if split is None:
         lines = [line for line in read_texts(None, file, strict=False) if line.strip()][:limit]
         return str(file), [ReportExample(line) for line in lines]
     data = open_run(run)[1]
-    (name,) = select_splits(run, [split], list(data.splits))
+    (name,) = select_splits(str(run), [split], list(data.splits))
     return name, report_examples(data, name, limit)

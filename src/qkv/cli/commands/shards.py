@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.commands.train import Assignments, RecipeName, data_overrides
+from qkv.cli.commands.train import Assignments, RecipeName
 from qkv.cli.console import info, progress_bar, result, result_json
 from qkv.errors import InputError
 
@@ -42,6 +42,7 @@ def prepare(
     command is interrupted; start it again to continue.
     """
     from qkv.training.recipe import read_recipe
+    from qkv.training.start import data_overrides
 
     if recipe is None:
         raise InputError("missing recipe: pass a recipe name (see qkv recipes) or the path to a .toml file")

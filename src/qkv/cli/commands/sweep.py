@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from qkv.cli import options
 from qkv.cli.console import info, note, on_terminal, result, result_json, result_rich
 from qkv.errors import InputError
 from qkv.registry import nearest
 from qkv.runtime.cluster import WorkerOptions
+from qkv.runtime.files import RUNS
 
 if TYPE_CHECKING:
     from qkv.experiments.sweep import Sweep, SweepResult
@@ -33,7 +33,7 @@ def run_sweep(
     json: bool,
 ) -> None:
     """Run a sweep, print its table and write its report; exit code 1 if a run failed."""
-    folder = output or options.RUNS / f"sweep-{Path(sweep.recipe).stem}"
+    folder = output or RUNS / f"sweep-{Path(sweep.recipe).stem}"
     task = sweep.trials[0].recipe.task_class
     known = {**task.metrics, **task.test_metrics}
     for name in metrics or []:

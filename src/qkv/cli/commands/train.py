@@ -1,9 +1,7 @@
 """`qkv train`: train a model from a recipe."""
 
-import os
 import shlex
 from functools import partial
-from itertools import count
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +14,6 @@ from qkv.errors import InputError
 
 if TYPE_CHECKING:
     from qkv.training.job import DryRun, Job
-    from qkv.training.recipe import Recipe
 
 AUTO = Path("auto")  # --resume auto
 STRICT = "data.strict=true"
@@ -119,8 +116,9 @@ def train(
     captions-attend on captions, speech-las on recordings. `qkv data check FILE` shows what training would read.
     """
     from qkv.training import job
-    from qkv.training.distributed import on_main, process_group
+    from qkv.training.distributed import process_group
     from qkv.training.recipe import read_recipe
+    from qkv.training.start import data_overrides, train_recipe
 
     watch = partial(_watching, samples, chart, log, profile)
     if resume is not None:
@@ -136,20 +134,21 @@ def train(
         raise InputError("missing recipe: pass a recipe name (see qkv recipes) or the path to a .toml file")
     folder = [] if data_dir is None else [f"data.folder={dumps(str(data_dir))}"]
     config = read_recipe(
-        recipe, [*data_overrides(recipe, data, valid, test, column), *(assignments or []), *strict * [STRICT], *folder]
+        recipe,
+        [
+            *data_overrides(recipe, data, valid, test, options.parse_columns(column)),
+            *(assignments or []),
+            *strict * [STRICT],
+            *folder,
+        ],
     )
     if dry_run:
         _report_dry_run(job.dry_run(config, device, force=force), json)
         return
-    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0  # by torchrun, with the same command
-    with process_group(device) as device:
-        folders = [output] if output is not None else sorted(options.RUNS.glob("*"))
-        found = on_main(lambda: job.unfinished(config, folders)) if resume == AUTO or restarted else None
-        if found is not None:
-            done = job.resume(found, device, force=force, strict=strict_resume, **watch())
-        else:
-            output = output or on_main(lambda: _default_folder(config, overwrite=overwrite))
-            done = job.begin(config, output, device, force=force, overwrite=overwrite, **watch())
+    done = train_recipe(
+        config, output, device, watch,
+        overwrite=overwrite, resume_unfinished=resume == AUTO, force=force, strict=strict_resume,
+    )  # fmt: skip
     _report(done, recipe, json)
 
 
@@ -177,12 +176,6 @@ def _check_resume(resume: Path, *, output: Path | None, overwrite: bool, dry_run
         )
 
 
-def _default_folder(recipe: "Recipe", *, overwrite: bool) -> Path:
-    """Return runs/RECIPE-N with the first free N, from the seed on; with `overwrite`, N is the seed."""
-    numbered = (options.RUNS / f"{Path(recipe.name).stem}-{number}" for number in count(recipe.seed))
-    return next(folder for folder in numbered if overwrite or not os.path.lexists(folder))
-
-
 def _check_same_recipe(recipe: str | None, folder: Path) -> None:
     """Raise if `recipe`, given with --resume, is not the run's recipe; numbers may differ through --set."""
     from qkv.training.recipe import read_recipe
@@ -198,45 +191,6 @@ def _check_same_recipe(recipe: str | None, folder: Path) -> None:
     for key, value in expected.items():
         if isinstance(value, str) and value != config[key]:
             raise InputError(f"{folder} is not a run of {recipe}: its model.{key} is {config[key]!r}, not {value!r}")
-
-
-def data_overrides(
-    recipe: str,
-    data: list[Path] | None,
-    valid: list[Path] | None = None,
-    test: list[Path] | None = None,
-    column: list[str] | None = None,
-) -> list[str]:
-    """Return recipe overrides that train on the user's files, read in the format of the recipe's task."""
-    from qkv.datasets.user_files import user_dataset
-    from qkv.training.recipe import recipe_table, task_of
-
-    files = {"train": data, "valid": valid, "test": test}
-    overrides = [f"data.{split}={dumps([str(path) for path in paths])}" for split, paths in files.items() if paths]
-    columns = parse_columns(column)
-    if not overrides:
-        if columns:
-            raise InputError("--column requires --data")
-        return []
-    task = task_of(recipe_table(recipe))
-    if task is None:
-        return overrides  # read_recipe reports the unknown task
-    reader = next(filter(None, (user_dataset(dataset.kind) for dataset in task.datasets)), None)
-    if reader is None:
-        raise InputError(f"--data is not supported for {task.title}: use a built-in dataset (see qkv data list)")
-    named = [f"{key}={dumps(name)}" for key, name in reader.column_overrides(columns).items()]
-    return [*overrides, f'data.name="{reader.registered_name}"', *named]
-
-
-def parse_columns(column: list[str] | None) -> dict[str, str]:
-    """Return the names of columns by role, given as ROLE=NAME."""
-    columns = {}
-    for text in column or []:
-        role, equals, name = text.partition("=")
-        if not role or not equals or not name:
-            raise InputError(f"--column {text}: expected ROLE=NAME, e.g. text=review")
-        columns[role] = name
-    return columns
 
 
 def _report_dry_run(plan: "DryRun", json: bool) -> None:

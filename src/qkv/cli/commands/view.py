@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.commands.evaluate import open_run
 from qkv.cli.console import command_line, info, note, result, result_json, result_rich, screen_lines
-from qkv.errors import InputError
 
 if TYPE_CHECKING:
     from qkv.datasets.examples.tagged import Tagged
@@ -68,44 +66,25 @@ def view(
     transcript, with --png under the spectrogram. Models with tree positions take parsed sentences:
     --input parsed.conllu.
     """
-    from qkv.hub.model_folder import ModelFolder, locate
-    from qkv.visualize.views import ViewOptions, find_view
+    from qkv.visualize.model_view import run_view
 
-    folder = ModelFolder(locate(run))
-    network = folder.network
-    shown = find_view(folder)(run, device, lambda: open_run(run)[1])
     values = {"document": document, "page": page, "png": png, "layer": layer, "head": head}
     values |= {"count": None if count == COUNT else count, "num_beams": None if num_beams == 1 else num_beams}
-    _check_supported(f"{run} is a {network.__name__}", shown, values)
     sources = _read_sources(text, file, document)
-    if not sources and not shown.default_inputs:
-        raise InputError(f"{run} is a {network.__name__}: pass {shown.inputs}")
-    max_lines = None if full else screen_lines()
-    view_options = ViewOptions(layer, head, count, num_beams, max_lines, command_line())
-    answers = shown.probe(sources, view_options)
-    figure = shown.figure(answers[0], view_options)  # fails before any file is written
-    _print_notes(shown, sources, answers)
-    written = shown.write(answers, page, png, view_options)
+    view = run_view(run, sources, values, device, max_lines=None if full else screen_lines(), command=command_line())
+    shown, first = view.shown, view.answers[0]
+    _print_notes(shown, sources, view.answers)
+    written = shown.write(view.answers, page, png, view.options)
     if open_page:
         webbrowser.open(Path(next(iter(written.values()))).absolute().as_uri())
     if json:
-        result_json({**written, **shown.report(answers[0])})
+        result_json({**written, **shown.report(first)})
         return
-    info(shown.heading(answers[0]))
-    if figure is not None:
+    info(shown.heading(first))
+    if (figure := shown.figure(first, view.options)) is not None:
         result_rich(figure)
     for path in written.values():
         result(path)
-
-
-def _check_supported(model: str, shown: "View", values: dict[str, Any]) -> None:
-    """Raise for options that the view of a model does not support."""
-    names = [name for name, value in values.items() if value is not None and name not in shown.options]
-    if names:
-        unsupported, supported = (
-            ", ".join(f"--{name.replace('_', '-')}" for name in options) for options in (names, sorted(shown.options))
-        )
-        raise InputError(f"{model}, which does not support {unsupported} (supported: {supported})")
 
 
 def _read_sources(text: list[str] | None, file: Path | None, documents: list[Path] | None) -> "list[str | Tagged]":

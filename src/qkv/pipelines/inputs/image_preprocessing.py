@@ -58,7 +58,7 @@ class Scale:
         return (pixels.float() / MAX_PIXEL - mean) / std
 
 
-def pixel_scale(model: str | Path | nn.Module, channels: int) -> Scale:
+def pixel_scale(model: str | os.PathLike[str] | nn.Module, channels: int) -> Scale:
     """Return the normalization of a model by name or folder, or the default if it has none."""
     return Scale() if isinstance(model, nn.Module) else read_scale(locate(model), channels)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from qkv.datasets.dataset import PairDataset
 from qkv.datasets.examples.pair import Pair
 from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
-from qkv.tasks.base.task import Evaluation
+from qkv.tasks.base.evaluation import Evaluation
 from qkv.tokenizers.sentences import split_sentences
 
 LEAD = 3  # sentences

@@ -5,7 +5,6 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -16,8 +15,8 @@ from qkv.datasets.columns import Column
 from qkv.datasets.dataset import Dataset, DatasetConfig, PairConfig, PairDataset, TextDatasetConfig
 from qkv.datasets.shards.large_text import LargeText
 from qkv.metrics import Metric
-from qkv.metrics.text_metrics import Bucket
 from qkv.nn.interfaces import TextEncoder
+from qkv.tasks.base.evaluation import Evaluation
 from qkv.tasks.base.tokenized_text import Unit, cached_tokenizer
 from qkv.tasks.base.train_config import TrainConfig
 from qkv.tokenizers import PairTokenizer, Tokenizer
@@ -46,21 +45,6 @@ class Batch(Protocol):
 
 class TaskConfig(Config):
     """Options of a task: the `task` table of a recipe."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores of a model on one split."""
-
-    size: int  # number of examples
-    unit: str  # e.g. "sentences"
-    scores: Mapping[str, float]  # the task's metrics
-    signatures: Mapping[str, str] = field(default_factory=dict)  # settings of the metrics that have any
-    seconds: float = 0.0  # duration
-    skipped: int = 0  # examples that are too long for the model
-    by_length: tuple[Bucket, ...] = ()
-    outputs: tuple[str, ...] = ()  # predicted texts
-    mistakes: tuple[tuple[str, str, str], ...] = ()  # (source, output, reference), the first few
 
 
 class Sample(NamedTuple):

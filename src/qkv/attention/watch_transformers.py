@@ -1,0 +1,107 @@
+"""Record the attention weights of models of the transformers library, through its attention interface.
+
+While a model is watched, its attention implementation is QKV_WATCH: the model's own eager function, which computes the
+weights, with eager masks. What the eager function adds to the scores (position biases, soft caps, sinks) is therefore
+in the weights. The implementation that the model had before is restored afterwards.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from qkv.attention.score_shape import select_along
+from qkv.errors import InputError
+from qkv.types import Tensor
+
+QKV_WATCH = "qkv_watch"  # name of the attention implementation
+INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # what a forward method calls its attention function through
+EAGER = "eager_attention_forward"  # of the Python module that defines a layer
+
+_RECORDS: dict[nn.Module, tuple[Any, ...]] = {}  # the records of each watched layer
+
+
+def transformers_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the attention layers of a model of transformers by their paths; none for other models."""
+    if not _pretrained_models(model):
+        return {}
+    layers = {path: module for path, module in model.named_modules() if _uses_interface(module)}
+    if not layers:
+        raise InputError(
+            f"{type(model).__name__} does not use the attention interface of transformers ({INTERFACE}): only models "
+            "that do, such as BertModel, GPT2LMHeadModel and ViTModel, can be watched"
+        )
+    return layers
+
+
+def _pretrained_models(model: nn.Module) -> list[Any]:
+    """Return the models of transformers in a model, outer ones first; without importing the library."""
+    library: Any = sys.modules.get("transformers.modeling_utils")
+    return [] if library is None else [part for part in model.modules() if isinstance(part, library.PreTrainedModel)]
+
+
+def _uses_interface(module: nn.Module) -> bool:
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and INTERFACE in code.co_names and _eager_function(module) is not None
+
+
+def _eager_function(module: nn.Module) -> Any:
+    return getattr(sys.modules.get(type(module).__module__), EAGER, None)
+
+
+@contextmanager
+def watching_layers(model: nn.Module, layers: Mapping[str, nn.Module], records: Mapping[str, Any]) -> Iterator[None]:
+    """Add the weights of each layer to the record of the same name."""
+    _register()
+    models = _pretrained_models(model)
+    configs = {id(config): config for part in models for config in _configs(part.config)}
+    implementations = [(config, config._attn_implementation) for config in configs.values()]
+    previous = {layer: _RECORDS.get(layer, ()) for layer in layers.values()}
+    try:
+        for part in models:
+            part.set_attn_implementation(QKV_WATCH)
+        for name, layer in layers.items():
+            _RECORDS[layer] = (*previous[layer], records[name])
+        yield
+    finally:
+        for config, implementation in implementations:  # setting that of a config also sets those inside it
+            config._attn_implementation = implementation
+        for layer, before in previous.items():
+            _RECORDS.pop(layer, None)
+            if before:
+                _RECORDS[layer] = before
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    """Yield a config and those inside it, outer ones first."""
+    yield config
+    for name in getattr(config, "sub_configs", ()):
+        if (inner := getattr(config, name, None)) is not None:
+            yield from _configs(inner)
+
+
+def _register() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionInterface.register(QKV_WATCH, attention_forward)
+    AttentionMaskInterface.register(QKV_WATCH, eager_mask)
+
+
+def attention_forward(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Run the eager attention of a layer, and add its weights before dropout to the layer's records."""
+    eager = _eager_function(module)
+    output, weights = eager(module, query, key, value, attention_mask, **options)
+    if records := _RECORDS.get(module):
+        with torch.no_grad():
+            if options.get("dropout"):
+                _, weights = eager(module, query, key, value, attention_mask, **{**options, "dropout": 0.0})
+            for record in records:
+                record.add_weights(select_along(weights.detach(), 1, record.heads))
+    return output, weights

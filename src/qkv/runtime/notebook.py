@@ -1,0 +1,23 @@
+"""Results that draw themselves in a notebook, with a short repr.
+
+The drawing is in `qkv.visualize.notebook`, which is imported when a notebook asks for it.
+"""
+
+from importlib import import_module
+
+from qkv.runtime.text import escape_controls, shorten_middle
+
+LONGEST_QUOTE = 60  # characters of a text in a repr
+
+
+class Drawable:
+    """A result with `_repr_html_`, the HTML that a notebook shows."""
+
+    def _repr_html_(self) -> str:
+        html: str = import_module("qkv.visualize.notebook").to_html(self)
+        return html
+
+
+def quoted(text: str) -> str:
+    """Return a text in quotes on one line, shortened, for a repr."""
+    return f"'{escape_controls(shorten_middle(text, LONGEST_QUOTE))}'"

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -10,6 +11,7 @@ import pytest
 SITE = Path(__file__).parents[2] / "docs" / "site"
 
 
+@cache
 def hook(name: str) -> ModuleType:
     """Import a hook of mkdocs.yml."""
     pytest.importorskip("mkdocs")

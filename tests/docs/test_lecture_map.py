@@ -12,7 +12,7 @@ from tests.docs.blocks import DOCS, ROOT
 from tests.docs.site import definitions
 
 NOTES = ("000", "001", "002", "003", "004")
-LINK = re.compile(r"!?\[([^\]]*)\]\(([^)#]+)(?:#([\w.]+))?\)")
+LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#]+)(?:#([\w.]+))?\)")
 
 
 class Section(NamedTuple):

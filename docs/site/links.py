@@ -79,7 +79,8 @@ def site_path(target: str) -> str:
     """Return where a file of the repository is in the site."""
     if is_source(target):
         return source_page(target)
-    return target.removeprefix("docs/")
+    path = target.removeprefix("docs/")
+    return f"{path.removesuffix('.ipynb')}.md" if path.endswith(".ipynb") else path  # notebooks.py makes pages of them
 
 
 def source_page(target: str) -> str:

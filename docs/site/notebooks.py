@@ -16,6 +16,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         folder = name.rpartition("/")[0]
         for path, data in resources["outputs"].items():
             files.append(File.generated(config, f"{folder}/{path}", content=data))
-        download = f"\n\n[Download this notebook]({notebook.src_uri.rpartition('/')[2]}){{ .md-button }}\n"
-        files.append(File.generated(config, f"{name}.md", content=text + download))
+        link = f'<a class="md-button" href="{notebook.src_uri.rpartition("/")[2]}" download>Download this notebook</a>'
+        files.append(File.generated(config, f"{name}.md", content=f"{text}\n\n{link}\n"))
     return files

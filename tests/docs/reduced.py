@@ -1,0 +1,43 @@
+"""The command `qkv` with trainings of a few steps, so that the commands of the documentation run in seconds.
+
+Run as a program: training and comparing take a few examples and one epoch, evaluation a few examples; everything else is
+unchanged.
+"""
+
+import sys
+
+from qkv.cli.main import main
+from qkv.errors import InputError
+from qkv.training.recipe import read_recipe, recipe_names
+
+SETTINGS = ("train.epochs=1", "data.size=64", "train.valid_size=4", "train.warmup=1")
+EVALUATED = 8  # examples
+
+
+def reduced(arguments: list[str]) -> list[str]:
+    """Return the arguments of a command that does the same with less data."""
+    command, *others = arguments or [""]
+    recipe = next((word for word in others if word in recipe_names()), None)
+    if command in ("train", "compare") and recipe is not None:
+        own = {"data.size=64"} if "--data" in others else set()
+        added = [setting for setting in SETTINGS if setting not in own and _accepts(recipe, setting)]
+        others += [word for setting in added for word in ("--set", setting)]
+    if command == "train":
+        others += [] if "--samples" in others else ["--samples", "0"]
+        others += [] if "--device" in others else ["--device", "cpu"]
+    if command == "evaluate" and "--limit" not in others:
+        others += ["--limit", str(EVALUATED)]
+    return [command, *others]
+
+
+def _accepts(recipe: str, setting: str) -> bool:
+    try:
+        read_recipe(recipe, [setting])
+    except InputError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.argv = ["qkv", *reduced(sys.argv[1:])]
+    main()

@@ -5,9 +5,10 @@ import pkgutil
 from types import ModuleType
 from typing import Any
 
-import qkv
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+
+import qkv
 
 # The packages that users import from; cli, experiments and runtime are internal.
 PACKAGES = (
@@ -27,7 +28,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _top_level() -> str:
-    """Return the first page: the names of `import qkv`, each with a link to where it is documented, and the packages."""
+    """Return the first page: the names of `import qkv`, with links to where they are documented, and the packages."""
     names = [f"| [`qkv.{name}`][{_path(value)}] | {_summary(value)} |" for name, value in _public(qkv).items()]
     table = "\n".join(["| name | |", "|---|---|", *names])
     packages = [f"- [qkv.{name}]({name}.md): {_summary(importlib.import_module(f'qkv.{name}'))}" for name in PACKAGES]

@@ -28,7 +28,11 @@ def _expand(entry: Entry, pages: list[str]) -> Entry:
     if isinstance(entry, dict):
         return {title: _expand(part, pages) for title, part in entry.items()}
     if isinstance(entry, list):
-        return [path for part in entry for path in (_matches(part, pages) if isinstance(part, str) else [_expand(part, pages)])]
+        return [
+            path
+            for part in entry
+            for path in (_matches(part, pages) if isinstance(part, str) else [_expand(part, pages)])
+        ]
     return entry
 
 

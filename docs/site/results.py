@@ -7,6 +7,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
+
 from qkv.experiments.results import read_records
 from qkv.experiments.table import ResultRow, ResultTable, tables
 

@@ -1,10 +1,13 @@
 """The command `qkv` with trainings of a few steps, so that the commands of the documentation run in seconds.
 
-Run as a program: training and comparing take a few examples and one epoch, evaluation a few examples; everything else is
-unchanged.
+Run as a program: training and comparing take a few examples and one epoch, evaluation a few examples; everything else
+is unchanged. A run that a page assumes to exist is trained first.
 """
 
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 from qkv.cli.main import main
 from qkv.errors import InputError
@@ -12,6 +15,8 @@ from qkv.training.recipe import read_recipe, recipe_names
 
 SETTINGS = ("train.epochs=1", "data.size=64", "train.valid_size=4", "train.warmup=1")
 EVALUATED = 8  # examples
+RUN = re.compile(r"runs/([a-z][\w-]*)-0")
+RUNS = {"runs/demo": "dates-gru"}  # that have no recipe's name
 
 
 def reduced(arguments: list[str]) -> list[str]:
@@ -38,6 +43,18 @@ def _accepts(recipe: str, setting: str) -> bool:
     return True
 
 
+def train_missing_runs(arguments: list[str]) -> None:
+    """Train the runs that a command names, if there are none."""
+    for word in arguments:
+        match = RUN.fullmatch(word)
+        recipe = match[1] if match else RUNS.get(word)
+        if recipe in recipe_names() and not Path(word).exists():
+            command = [sys.executable, "-m", "tests.docs.reduced", "train", recipe, "--output", word]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] != ["train"]:
+        train_missing_runs(sys.argv[2:])
     sys.argv = ["qkv", *reduced(sys.argv[1:])]
     main()

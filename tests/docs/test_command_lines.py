@@ -1,4 +1,4 @@
-"""Every qkv command in the documentation has a valid command line: commands, options, recipes, keys and claims exist."""
+"""Every qkv command in the documentation is valid: its command, options, recipes, keys and claims exist."""
 
 import re
 from pathlib import Path

@@ -30,8 +30,9 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Not --quiet, which would also ignore warnings.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Rebuilt whenever the dependencies or their pinned versions change.
 $(READY): pyproject.toml constraints.txt

@@ -13,7 +13,8 @@ from qkv.cli.main import main
 from qkv.errors import InputError
 from qkv.training.recipe import read_recipe, recipe_names
 
-SETTINGS = ("train.epochs=1", "data.size=64", "train.valid_size=4", "train.warmup=1")
+SETTINGS = ("train.epochs=1", "train.valid_size=4", "train.warmup=1")
+EXAMPLES, CHARACTERS = "data.size=64", "data.size=60000"  # sizes of a dataset; of the text of a language model
 EVALUATED = 8  # examples
 RUN = re.compile(r"runs/([a-z][\w-]*)-0")
 RUNS = {"runs/demo": "dates-gru"}  # that have no recipe's name
@@ -24,8 +25,9 @@ def reduced(arguments: list[str]) -> list[str]:
     command, *others = arguments or [""]
     recipe = next((word for word in others if word in recipe_names()), None)
     if command in ("train", "compare") and recipe is not None:
-        own = {"data.size=64"} if "--data" in others else set()
-        added = [setting for setting in SETTINGS if setting not in own and _accepts(recipe, setting)]
+        size = CHARACTERS if read_recipe(recipe).task.registered_name == "language_model" else EXAMPLES
+        settings = SETTINGS if "--data" in others else (*SETTINGS, size)
+        added = [setting for setting in settings if _accepts(recipe, setting)]
         others += [word for setting in added for word in ("--set", setting)]
     if command == "train":
         others += [] if "--samples" in others else ["--samples", "0"]

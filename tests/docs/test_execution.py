@@ -105,7 +105,7 @@ def test_page_runs(page: str, folder: Path) -> None:
         for line in block.lines():
             if reason_not_run(line) is None:
                 done = subprocess.run(
-                    ["sh", "-c", line], capture_output=True, text=True, timeout=280, stdin=subprocess.DEVNULL
+                    ["sh", "-c", line], capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL
                 )
                 assert done.returncode == 0, f"{block}: {line}\n{done.stderr[-2000:]}"
 

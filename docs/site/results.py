@@ -54,7 +54,8 @@ def plot(table: ResultTable) -> str:
         for share, anchor, value in ((0, "start", low), (1, "end", high))
     )
     return (
-        f'<div class="results"><svg viewBox="0 0 {LABEL_WIDTH + PLOT_WIDTH + 80} {height}" role="img" aria-label="{title}">'
+        f'<div class="results"><svg viewBox="0 0 {LABEL_WIDTH + PLOT_WIDTH + 80} {height}" role="img" '
+        f'aria-label="{title}">'
         f'<text x="{LABEL_WIDTH}" y="14" class="title">{title}</text>{"".join(lines)}{ends}</svg></div>\n\n'
     )
 

@@ -16,7 +16,7 @@ from qkv.training.recipe import read_recipe, recipe_names
 SETTINGS = ("train.epochs=1", "train.valid_size=4", "train.warmup=1")
 EXAMPLES, CHARACTERS = "data.size=64", "data.size=60000"  # sizes of a dataset; of the text of a language model
 EVALUATED = 8  # examples
-RUN = re.compile(r"runs/([a-z][\w-]*)-0")
+RUN = re.compile(r"runs/([a-z][\w-]*)-\d+")
 RUNS = {"runs/demo": "dates-gru"}  # that have no recipe's name
 
 

@@ -1,5 +1,6 @@
 # make demo   create .venv, train and evaluate a small attention model, and plot its attention
 # make test   create .venv and run all checks
+# make docs   create .venv and build the documentation site in build/docs; warnings are errors
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +11,7 @@ PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 # Tests start many processes, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint compiled clean
+.PHONY: demo test lint compiled docs clean
 
 demo: $(READY)
 	$(BIN)/qkv demo
@@ -28,6 +29,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Not --quiet, which would also ignore warnings.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Rebuilt whenever the dependencies or their pinned versions change.
 $(READY): pyproject.toml constraints.txt

@@ -147,7 +147,8 @@ def test_the_shell_completes_recipes_keys_runs_and_datasets(tmp_path: Path) -> N
         (tmp_path / "runs" / name).mkdir(parents=True)
     for name in ("dates-gru-0", "dates-gru-1"):
         (tmp_path / "runs" / name / "manifest.json").write_text("{}")
-    assert complete("qkv evaluate ", tmp_path) == ["runs/dates-gru-0", "runs/dates-gru-1"]
+    assert complete("qkv evaluate ru", tmp_path) == ["runs/dates-gru-0", "runs/dates-gru-1"]
+    assert complete("qkv translate tato", tmp_path) == ["tatoeba-en-de"]
     assert complete("qkv train --resume runs/not", tmp_path) == ["runs/not-a-run/"]
     assert complete("qkv train dates-gru --set model.score.") == ["model.score.hidden_dim="]
     assert complete("qkv train no-such-recipe --set model.") == []

@@ -41,7 +41,7 @@ from qkv.runtime.memory import free_memory, trim_heap
 from qkv.runtime.portable import cpu_count
 
 for module in pkgutil.walk_packages(qkv.__path__, "qkv."):
-    if module.name != "qkv.__main__" and "triton" not in module.name and ".gpu" not in module.name:
+    if not any(part in module.name for part in ("__main__", "qkv.serve", "triton", ".gpu")):  # optional libraries
         importlib.import_module(module.name)
 folder = Path(sys.argv[1])
 write_atomically(folder / "file", b"a\\r\\nb")

@@ -83,7 +83,7 @@ def show_model(
     ],
     json: options.Json = False,
 ) -> None:
-    """Show the card of a model, or the keys of an architecture.
+    """Show the card of a model, or keys of an architecture.
 
     In a recipe the keys are those of the model table: default, type and meaning.
     """

@@ -5,7 +5,7 @@ from pathlib import Path
 from qkv.errors import InputError
 from qkv.experiments.sweep import RECIPE, Sweep
 from qkv.runtime.cluster import WorkerOptions
-from qkv.runtime.processes import cpu_count
+from qkv.runtime.portable import cpu_count
 
 WORD_LSTMN = (
     "data.tokenizer={ name = \"word\", vocab_size = 4000 }", "data.lowercase=true", "model.embedding_dim=64",

@@ -31,6 +31,7 @@ NOT_RUN = {
     r"omniglot|fashion|imdb": "needs a large dataset that is not in the folder of the others",
     r"\bclaims run\b": "minutes each: `qkv claims run --all`",
     r"squadshifts-minilm|ewt-bert\b|questions-bert": "fine-tunes a released model: tests/tasks/test_released.py",
+    r"--resume\b": "continues a job that was interrupted: tests/cli/test_bulk.py, tests/cli/test_train.py",
     r"qkv serve\b": "runs until it is stopped: tests/serve",
     r"--wav\b": "a model that has hardly been trained writes no tune: tests/pipelines/test_synthesizer.py",
     r"parts/|texts/|mine\.tsv|source\.conllu": "names files of yours",

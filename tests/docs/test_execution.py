@@ -31,11 +31,15 @@ NOT_RUN = {
     r"omniglot|fashion|imdb": "needs a large dataset that is not in the folder of the others",
     r"\bclaims run\b": "minutes each: `qkv claims run --all`",
     r"squadshifts-minilm|ewt-bert\b|questions-bert": "fine-tunes a released model: tests/tasks/test_released.py",
+    r"--resume\b": "continues a job that was interrupted: tests/cli/test_bulk.py, tests/cli/test_train.py",
+    r"qkv serve\b": "runs until it is stopped: tests/serve",
     r"--wav\b": "a model that has hardly been trained writes no tune: tests/pipelines/test_synthesizer.py",
     r"parts/|texts/|mine\.tsv|source\.conllu": "names files of yours",
 }  # fmt: skip
 NOT_RUN_PAGES = {
     "docs/decisions.md": "prose",
+    "docs/how-to/serve.md": "needs a running server: tests/serve",
+    "docs/how-to/your-own-data.md": "executed by tests/cli/test_own_data_page.py",
     "docs/how-to/tell-a-story.md": "needs an npm package",
     "docs/how-to/caption-photographs.md": "needs photographs and a released image encoder",
     "docs/distributed.md": "needs several processes: tests/training/test_launch.py",

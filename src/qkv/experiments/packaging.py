@@ -1,8 +1,7 @@
 """Package a training run as a pretrained model: quantize it, evaluate the quantized weights, write its model card."""
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +11,7 @@ from qkv.config import read_toml
 from qkv.datasets.columns import Column
 from qkv.datasets.dataset import Dataset
 from qkv.errors import InputError
+from qkv.experiments.evaluation import evaluate_split
 from qkv.experiments.model_card import model_card, result_columns
 from qkv.experiments.results import Record, read_records, record_evaluation
 from qkv.generation import GenerationConfig
@@ -20,7 +20,8 @@ from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, write_mani
 from qkv.hub.conversion import DTYPES
 from qkv.hub.pretrained import CARD, NAME, SIZES, CatalogEntry, package_size
 from qkv.runtime.files import atomic_folder, check_output_folder, sha256
-from qkv.tasks.base.task import Evaluation, Task
+from qkv.tasks.base.evaluation import Evaluation
+from qkv.tasks.base.task import Task
 from qkv.training.recipe import Recipe, recipe_info
 from qkv.training.run import Run
 from qkv.training.run_manifest import MANIFEST, RECIPE, Manifest, Version
@@ -67,13 +68,6 @@ class Summary:
     size: int  # bytes
     score: str  # first metric of the first recorded evaluation
     purpose: str
-
-
-def evaluate_split(task: Task, model: Any, data: Dataset[Any], split: str, search: GenerationConfig) -> Evaluation:
-    """Evaluate a model on a split, and measure the time."""
-    began = time.monotonic()
-    evaluation = task.evaluate(model, data, split, **({"search": search} if task.searches else {}))
-    return replace(evaluation, seconds=time.monotonic() - began)
 
 
 def package_run(

@@ -8,8 +8,7 @@ import typer
 from qkv.cli import options
 from qkv.cli.commands.catalog import config_keys, format_rows, format_value, print_tables, tables_json
 from qkv.cli.commands.convert import DType
-from qkv.cli.commands.evaluate import evaluate_split
-from qkv.cli.console import info, result, result_json
+from qkv.cli.console import info, progress_bar, result, result_json
 from qkv.errors import InputError
 from qkv.registry import describe, lookup, nearest, registered
 
@@ -174,12 +173,20 @@ def package(
     """
     from qkv.experiments.packaging import package_run
 
-    packaged = package_run(run, out, dtype.value, num_beams or [1], note or [], max_size * 1e6, evaluate_split)
+    packaged = package_run(run, out, dtype.value, num_beams or [1], note or [], max_size * 1e6, _evaluate)
     info(f"{packaged.parameters:,} parameters  {dtype.value}  {packaged.size / 1e6:.1f} MB")
     if json:
         result_json({"folder": str(out), "bytes": packaged.size, "catalog": packaged.catalog_entry().to_dict()})
     else:
         result(str(out))
+
+
+def _evaluate(task: Any, model: Any, data: Any, split: str, search: Any) -> Any:
+    """Evaluate a model on a split, with a progress bar."""
+    from qkv.experiments.evaluation import evaluate_split
+
+    with progress_bar("evaluating", len(data.splits[split]) if task.searches else 0) as progress:
+        return evaluate_split(task, model, data, split, search, progress)
 
 
 def _tasks(model: type[Any]) -> list[str]:

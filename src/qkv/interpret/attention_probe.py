@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -10,7 +11,11 @@ from qkv.attention import Attend, TreePositions, watch
 from qkv.attention.layers import Layer, attention_layers
 from qkv.datasets.examples.tagged import Tagged, text_of
 from qkv.errors import InputError
+from qkv.generation import GenerationConfig, Sampling
+from qkv.interpret.next_tokens import NextToken, next_tokens
+from qkv.interpret.operator_record import HeadOperator, record_operator
 from qkv.nn.interfaces import LanguageModel, TextEncoder
+from qkv.pipelines.generator import Generator
 from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, WordExampleEncoder, build_example_encoder
 from qkv.pipelines.inputs.tree_inputs import DependencyTree, ParsedSentence, reads_trees, require_heads, tree_positions
 from qkv.pipelines.output import Answer, AttentionMap
@@ -20,6 +25,7 @@ from qkv.tokenizers.words import split_words
 from qkv.types import Float, Int, Tensor
 
 MAX_WEIGHTS = 2**26  # kept in all: 12 layers of 12 heads fit for 680 tokens
+MAX_OPERANDS = 2**18  # numbers of the operands of attention kept in all
 POOLED = ("[text]",)  # row name of a query that pools the whole text
 
 
@@ -36,6 +42,17 @@ class ModelInput(NamedTuple):
     ids: list[int]
     pieces: tuple[str, ...]  # display text of each token
     tree: DependencyTree | None = None
+    continuation: str = ""  # that a language model generated; its tokens are the last ones
+    prompt_tokens: int | None = None  # number of tokens before the continuation
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextAnswer(Answer):
+    """Attention of a text, with the operands of some heads; of a language model also the next tokens."""
+
+    operators: tuple[HeadOperator, ...] = ()
+    next_tokens: tuple[NextToken, ...] = ()  # after each token
+    prompt_tokens: int | None = None  # number of tokens before the generated ones; None if nothing was generated
 
 
 class AttentionProbe(Pipeline):
@@ -65,14 +82,19 @@ class AttentionProbe(Pipeline):
                 raise InputError(f"{self.name}: is a hierarchical model of sentences: use a DocumentProbe")
 
     @one_or_many
-    def __call__(self, texts: Sequence[str | Tagged], layer: str | None = None) -> list[Answer]:
+    def __call__(
+        self, texts: Sequence[str | Tagged], layer: str | None = None, *, max_new_tokens: int = 0
+    ) -> list[TextAnswer]:
         """Return the attention maps of each text, or of each sentence with its heads for models with dependency trees.
 
-        If all layers together exceed MAX_WEIGHTS, the first ones are kept, with `layer` taking precedence.
+        If all layers together exceed MAX_WEIGHTS, the first ones are kept, with `layer` taking precedence. A language
+        model continues each text by up to `max_new_tokens` tokens, the most likely ones.
         """
         inputs = [self._encode_input(number, text) for number, text in enumerate(texts, start=1)]
-        budget = MAX_WEIGHTS // max(1, len(texts))
-        return [self._probe(text_of(text), tokens, layer, budget) for text, tokens in zip(texts, inputs, strict=True)]
+        if max_new_tokens:
+            inputs = self._continued([text_of(text) for text in texts], max_new_tokens)
+        share = max(1, len(texts))
+        return [self._probe(text_of(text), tokens, layer, share) for text, tokens in zip(texts, inputs, strict=True)]
 
     @property
     def max_tokens(self) -> int | None:
@@ -89,19 +111,44 @@ class AttentionProbe(Pipeline):
         ]
 
     @torch.inference_mode()
-    def _probe(self, text: str, model_input: "ModelInput", layer: str | None, budget: int) -> Answer:
+    def _probe(self, text: str, model_input: "ModelInput", layer: str | None, share: int) -> TextAnswer:
+        """Run the model on a text; `share` texts share the limits of what is kept."""
         tokens, pieces = torch.tensor([model_input.ids], device=self.model.device), model_input.pieces
-        with watch(self.model, layers=layers_that_fit(self.layers, len(pieces) ** 2, layer, budget)) as records:
+        chosen = layers_that_fit(self.layers, len(pieces) ** 2, layer, MAX_WEIGHTS // share)
+        following: tuple[NextToken, ...] = ()
+        with watch(self.model, layers=chosen) as records, record_operator(self.layers, [*records]) as operators:
             if isinstance(self.model, LanguageModel):
-                log_p = self.model(tokens)[0, :-1].float().log_softmax(dim=-1).gather(1, tokens[0, 1:, None])
-                prediction = Prediction(score=float(log_p.mean()))  # NaN for a text of one token
+                log_p = self.model(tokens)[0].float().log_softmax(dim=-1)
+                following = next_tokens(log_p, model_input.ids, self._piece)
+                score = log_p[:-1].gather(1, tokens[0, 1:, None]).mean()
+                prediction = Prediction(model_input.continuation, float(score))  # NaN for a text of one token
             else:
                 prediction = self._labelled(tokens, model_input.tree)
         rank = getattr(self.model.config, "rank", None)  # Linformer: keys are projections of all tokens
         keys = pieces if rank is None else tuple(f"mixture {number}" for number in range(1, rank + 1))
         maps = (_map(name, record.weights[0].float().cpu(), pieces, keys) for name, record in records.items())
         special = () if self._tokenizer is None else self._tokenizer.special_pieces
-        return Answer(text, prediction.text, prediction.score, tuple(maps), special=special)
+        return TextAnswer(
+            text, prediction.text, prediction.score, tuple(maps), special=special,
+            operators=operators.heads(MAX_OPERANDS // share), next_tokens=following,
+            prompt_tokens=model_input.prompt_tokens,
+        )  # fmt: skip
+
+    def _continued(self, texts: Sequence[str], max_new_tokens: int) -> list["ModelInput"]:
+        """Encode texts with the most likely continuation of each."""
+        if not isinstance(self.model, LanguageModel):
+            raise InputError(f"{self.name}: is a {type(self.model).__name__}, which does not generate text")
+        generator = Generator(self.model, self.tokenizer, self.model.device, use_engine=False)
+        config = GenerationConfig(max_new_tokens=max_new_tokens, sampling=Sampling(temperature=0.0))
+        inputs = []
+        for context in generator.encode(texts, max_new_tokens):
+            new = list(generator.stream_tokens(context, config))
+            pieces = (*context.pieces, *map(self._piece, new))
+            continuation = generator.continuation(context.ids, new)
+            inputs.append(
+                ModelInput([*context.ids, *new], pieces, continuation=continuation, prompt_tokens=len(context.ids))
+            )
+        return inputs
 
     def _labelled(self, tokens: Int[Tensor, "1 length"], tree: DependencyTree | None) -> Prediction:
         assert isinstance(self.model, TextEncoder)
@@ -150,7 +197,11 @@ class AttentionProbe(Pipeline):
 
     def _pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Display text of special tokens, and of tokens whose text is not known."""
-        return () if self._tokenizer is None else tuple(map(self._tokenizer.piece, ids))
+        return () if self._tokenizer is None else tuple(map(self._piece, ids))
+
+    def _piece(self, token: int) -> str:
+        # The vocabulary of a model may be padded to a multiple of a power of two.
+        return self.tokenizer.piece(token) if token < len(self.tokenizer) else f"[{token}]"
 
 
 def _map(

@@ -158,7 +158,7 @@ class Generator(DecoderPipeline):
         config = GenerationConfig(max_new_tokens=max_new_tokens, sampling=sampling)
         (context,) = self.encode([prompt], max_new_tokens)
         text = TextStream(self.tokenizer, context.ids)
-        for token in self._stream_tokens(context, config):
+        for token in self.stream_tokens(context, config):
             if (piece := text.append(token)) is not None:
                 yield piece
         if rest := text.rest():
@@ -197,7 +197,8 @@ class Generator(DecoderPipeline):
                 hypotheses = generate(self.model, self._state(batch), constraints, config, row_ids=ids)
             yield from zip(rows, hypotheses, strict=True)
 
-    def _stream_tokens(self, context: Encoding, config: GenerationConfig) -> Iterator[int]:
+    def stream_tokens(self, context: Encoding, config: GenerationConfig) -> Iterator[int]:
+        """Yield the ids of new tokens as they are generated."""
         if self.engine is not None:
             return self.engine.stream(
                 self._request(context, 0, config), self.decoding_tokens, config, speculative=self._speculative

@@ -23,7 +23,7 @@ from qkv.models.memory.memory_network import MemoryNetwork
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
-from qkv.nn.interfaces import EncoderDecoder, SequenceModel
+from qkv.nn.interfaces import EncoderDecoder, LanguageModel, SequenceModel
 from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.parser import Parser, can_parse
 from qkv.pipelines.recognizer import Recognizer
@@ -54,6 +54,7 @@ class ViewOptions:
     head: int | None = None  # head to plot; None: average
     count: int = 20  # number of test examples, if there are no inputs
     num_beams: int = 1
+    max_new_tokens: int = 0
     max_lines: int | None = None  # of a figure in the terminal; None: no limit
     command: str = ""  # that the page names
 
@@ -149,6 +150,19 @@ class TranslationView(View):
         if options.num_beams > 1 and not isinstance(translator, Parser):
             return BeamProbe(translator.model, device=self.device)(sources, num_beams=options.num_beams)
         return translator(sources, num_beams=options.num_beams, attention=True)
+
+
+class LanguageModelView(View):
+    """Texts that a language model has continued, with the next tokens at each step."""
+
+    model_class = LanguageModel
+    options = View.options | {"max_new_tokens"}
+
+    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
+        """Continue the texts."""
+        self.reader = AttentionProbe(self.run, device=self.device)
+        self.layers = len(self.reader.layers)
+        return self.reader(sources, options.layer, max_new_tokens=options.max_new_tokens)
 
 
 class SpeechView(View):
@@ -342,6 +356,7 @@ class MemoryView(View):
 VIEWS = (
     SpeechView,
     TranslationView,
+    LanguageModelView,
     CaptionView,
     PictureView,
     DocumentView,

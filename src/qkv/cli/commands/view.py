@@ -31,6 +31,12 @@ Layer = Annotated[
 Head = Annotated[
     int | None, typer.Option("--head", min=0, max=options.MAX_COUNT, help="Head to plot [average over heads].")
 ]
+NewTokens = Annotated[
+    int,
+    typer.Option(
+        "--max-new-tokens", min=0, max=options.MAX_COUNT, help="Tokens that a language model generates before the view."
+    ),
+]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 Full = Annotated[bool, typer.Option("--full", help="Print the whole heat map, even if it exceeds the screen.")]
 Count = Annotated[
@@ -51,6 +57,7 @@ def view(
     head: Head = None,
     count: Count = COUNT,
     num_beams: options.NumBeams = 1,
+    max_new_tokens: NewTokens = 0,
     open_page: Open = False,
     full: Full = False,
     device: options.Device = "auto",
@@ -70,6 +77,7 @@ def view(
 
     values = {"document": document, "page": page, "png": png, "layer": layer, "head": head}
     values |= {"count": None if count == COUNT else count, "num_beams": None if num_beams == 1 else num_beams}
+    values["max_new_tokens"] = max_new_tokens or None
     sources = _read_sources(text, file, document)
     view = run_view(run, sources, values, device, max_lines=None if full else screen_lines(), command=command_line())
     shown, first = view.shown, view.answers[0]

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from qkv import __version__
+from qkv.interpret.attention_probe import TextAnswer
 from qkv.interpret.beam_probe import SearchedAnswer
 from qkv.interpret.image_probe import PictureAnswer
 from qkv.pipelines.output import Answer
 from qkv.visualize.colormap import ON_DARK, ON_LIGHT
 from qkv.visualize.explorer.packing import STEPS, Plan, pack, plan, shape_of
+from qkv.visualize.explorer.text_parts import generation_part, operator_part
 
 FORMAT, VERSION = "qkv-attention", 1
 MAX_BYTES = 14_500_000  # of a payload, so that a page is smaller than 15 MB
@@ -64,6 +66,8 @@ def _example(answer: Answer) -> dict[str, Any]:
     texts = list(dict.fromkeys(tokens for m in answer.attention for tokens in (m.rows, m.columns)))
     return {
         "picture": _picture(answer) if isinstance(answer, PictureAnswer) else None,
+        "generation": generation_part(answer) if isinstance(answer, TextAnswer) else None,
+        "operators": operator_part(answer) if isinstance(answer, TextAnswer) else [],
         "beams": _beams(answer) if isinstance(answer, SearchedAnswer) else None,
         "source": answer.source,
         "text": answer.text,
@@ -88,7 +92,8 @@ def _score(answer: Answer) -> float | None:
 def _score_name(answer: Answer) -> str:
     if isinstance(answer, PictureAnswer):
         return "probability"
-    return "score" if answer.text else "mean log-probability of a token"
+    generated = isinstance(answer, TextAnswer) and answer.prompt_tokens is not None
+    return "score" if answer.text and not generated else "mean log-probability of a token"
 
 
 def _beams(answer: SearchedAnswer) -> dict[str, Any]:

@@ -5,5 +5,6 @@ import { lines } from "./lines.js";
 import { model } from "./model.js";
 import { beams } from "./beams.js";
 import { picture } from "./picture.js";
+import { generation } from "./generation.js";
 
-export const VIEWS = [picture, matrix, lines, beams, model];
+export const VIEWS = [picture, matrix, lines, beams, generation, model];

@@ -1,0 +1,43 @@
+"""Parts of the payload for texts: the next tokens of a language model, and the operands of attention in some heads."""
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from qkv.interpret.attention_probe import TextAnswer
+
+_DECIMALS = 6  # of probabilities
+
+
+def generation_part(answer: TextAnswer) -> dict[str, Any] | None:
+    """Return the distribution of the next token after each token; None if the model is not a language model."""
+    if not answer.next_tokens or not answer.attention:
+        return None
+    steps = [
+        {
+            "candidates": [[each.token, round(each.probability, _DECIMALS)] for each in step.candidates],
+            "probability": None if step.probability is None else round(step.probability, _DECIMALS),
+            "rank": step.rank,
+        }
+        for step in answer.next_tokens
+    ]
+    return {"prompt": answer.prompt_tokens, "steps": steps}
+
+
+def operator_part(answer: TextAnswer) -> list[dict[str, Any]]:
+    """Return the operands and results of attention in the recorded heads, matrices as little-endian float32."""
+    shapes = {each.layer: each.shape[1:] for each in answer.attention}
+    heads = []
+    for each in answer.operators:
+        if shapes.get(each.layer) != each.scores.shape:  # the map has other tokens, e.g. those before a query
+            continue
+        heads.append(
+            {name: _packed(value) if isinstance(value, np.ndarray) else value for name, value in each._asdict().items()}
+        )
+    return heads
+
+
+def _packed(matrix: np.ndarray) -> dict[str, Any]:
+    values = np.ascontiguousarray(matrix, dtype="<f4").tobytes()
+    return {"shape": [*matrix.shape], "values": base64.b64encode(values).decode()}

@@ -6,5 +6,6 @@ import { model } from "./model.js";
 import { beams } from "./beams.js";
 import { picture } from "./picture.js";
 import { generation } from "./generation.js";
+import { operator } from "./operator.js";
 
-export const VIEWS = [picture, matrix, lines, beams, generation, model];
+export const VIEWS = [picture, matrix, lines, beams, generation, model, operator];

@@ -1,0 +1,110 @@
+"""The steps of attention with the numbers of a head, in a real browser."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qkv.attention import Attend
+from qkv.interpret.attention_probe import AttentionProbe, TextAnswer
+from qkv.models.gpt2 import GPT2, GPT2Config
+from qkv.tokenizers import CharTokenizer
+from qkv.visualize import save_page
+from tests.visualize.explorer.browser import HOSTILE, Keys, Page, WebDriver, prefer
+
+pytestmark = pytest.mark.browser
+TEXT = "<b>cat"
+TOKENIZER = CharTokenizer.train([HOSTILE + "the cat"])
+DIM = 8
+
+
+def gpt2() -> GPT2:
+    torch.manual_seed(3)
+    config = GPT2Config(vocab_size=len(TOKENIZER), dim=2 * DIM, heads=2, layers=2, max_length=64)
+    model = GPT2(config).eval()
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(4)  # of a new model, all weights are about even
+    return model
+
+
+def probed(model: GPT2) -> TextAnswer:
+    answer = AttentionProbe(model, TOKENIZER)(TEXT)
+    assert isinstance(answer, TextAnswer)
+    return answer
+
+
+def operands(model: GPT2, layer: int, head: int) -> tuple[np.ndarray, ...]:
+    """Return query, key and value of a head, from the arguments of the layer's operator."""
+    seen: list[Any] = []
+    attend = [module for module in model.modules() if isinstance(module, Attend)][layer]
+    hook = attend.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[:3]))
+    with torch.no_grad():
+        model(torch.tensor([TOKENIZER.encode(TEXT)]))
+    hook.remove()
+    query, key, value = (each if isinstance(each, torch.Tensor) else each.tensor for each in seen[0])
+    return tuple(each[0, head].double().numpy() for each in (query, key, value))
+
+
+def column(page: Page, name: str) -> list[str]:
+    cells = f".operand-row.key .{name}"
+    return page.run("return [...document.querySelectorAll(arguments[0])].map(cell => cell.textContent)", cells)
+
+
+def numbers(texts: list[str]) -> list[float]:
+    return [float(text.replace("−", "-")) for text in texts]
+
+
+def test_scores_mask_weights_and_output_are_those_of_the_head(driver: WebDriver, tmp_path: Path) -> None:
+    driver.get_log("browser")
+    model, row, layer, head = gpt2(), 4, 1, 1
+    query, key, value = operands(model, layer, head)
+    scores = query[row] @ key.T / np.sqrt(DIM)
+    weights = np.exp(scores[: row + 1] - scores[: row + 1].max())
+    weights /= weights.sum()
+    state = f"#view=operator&layer=blocks.1&head={head}&row={row}&stage=3"
+    page = Page(driver, save_page([probed(model)], tmp_path / "page.html"), state)
+    np.testing.assert_allclose(numbers(column(page, "score")), scores, atol=1e-4)
+    assert column(page, "weight") == [""] * len(TEXT)
+    page.one("[data-stage='4']").click()
+    assert column(page, "score")[row + 1 :] == ["−∞"]
+    page.one("[data-stage='5']").click()
+    np.testing.assert_allclose(numbers(column(page, "weight")), [*weights, 0], atol=1e-4)
+    sentence = page.one("#explanation .numbers").text
+    assert sentence.endswith(f"= {weights.max():.4f}")
+    page.one("[data-stage='6']").click()
+    (vector,) = re.findall(r"Output: \[(.*)\]", page.one("#explanation .numbers").text)
+    np.testing.assert_allclose(numbers(vector.split(", ")), weights @ value[: row + 1], atol=1e-4)
+    assert column(page, "token") == [*TEXT]  # text, not markup
+    assert page.all("#operands b, img") == []
+    assert page.complaints() == []
+
+
+def test_arrow_keys_change_the_step_and_the_key(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, save_page([probed(gpt2())], tmp_path / "page.html"), "#view=operator&row=3&column=1")
+    assert column(page, "score") == [""] * len(TEXT)
+    page.run("document.querySelector('#operands').focus()")
+    page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    assert page.run("return location.hash") == "#view=operator&row=3&column=2&stage=3"
+    query, key, _ = operands(gpt2(), 0, 0)
+    expected = f"{query[3] @ key[2] / np.sqrt(DIM):.4f}".replace("-", "−")
+    assert page.one("#explanation .numbers").text.endswith(f"score {expected}")
+    page.press(Keys.ARROW_LEFT)
+    assert page.one("[aria-current=step]").text == "2 Keys"
+
+
+def test_nothing_moves_if_reduced_motion_is_preferred(driver: WebDriver, tmp_path: Path) -> None:
+    path = save_page([probed(gpt2())], tmp_path / "page.html")
+    page = Page(driver, path, "#view=operator")
+    animation = "return getComputedStyle(document.querySelector('.enter')).animationName"
+    assert page.run(animation) == "enter"
+    assert page.shown("#stage-play")
+    reduced = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": reduced})
+    driver.refresh()
+    assert page.run(animation) == "none"
+    assert not page.shown("#stage-play")
+    prefer(driver, "light")

@@ -1,6 +1,7 @@
 """`qkv caption`: text and JSON output, the attention page, and errors."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,9 +60,11 @@ def test_each_image_gives_a_line_or_a_json_object(qkv: Command, model: Path, pic
 def test_the_attention_page_is_html(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
     ended = qkv("caption", model, *pictures, "--page", tmp_path / "page.html")
     assert ended.err == f"attention: {tmp_path / 'page.html'}\n"
-    page = (tmp_path / "page.html").read_text()
-    assert page.count("<section>") == 2
-    assert "red.png" in page
+    (data,) = re.findall(r'id="data">(.*?)</script>', (tmp_path / "page.html").read_text())
+    payload = json.loads(data)
+    assert [example["source"] for example in payload["examples"]] == [path.name for path in pictures]
+    assert payload["model"] == str(model)
+    assert "caption" in payload["command"]
 
 
 def test_invalid_images_are_one_line_errors(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):

@@ -7,8 +7,7 @@ from PIL import Image
 
 from qkv.pipelines.captioner import Caption
 from qkv.visualize.caption_figure import save_captions_png
-
-from .test_caption_page import PIXELS, captioned
+from tests.visualize.captions import PIXELS, captioned
 
 
 def blue(path: Path) -> np.ndarray:

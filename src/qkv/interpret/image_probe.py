@@ -13,6 +13,7 @@ from qkv.attention import watch
 from qkv.attention.layers import attention_layers
 from qkv.datasets.formats.images import read_image
 from qkv.interpret.attention_probe import MAX_WEIGHTS, Prediction, layers_that_fit
+from qkv.interpret.attribution import roll_out
 from qkv.models.vit import ViT
 from qkv.pipelines.inputs.image_preprocessing import as_rgb, pixel_scale
 from qkv.pipelines.output import Answer, AttentionMap
@@ -20,6 +21,7 @@ from qkv.pipelines.pipeline import ModelSource, Pipeline, one_or_many
 from qkv.types import Float, Tensor
 
 CLASS, MEAN = "[class]", "[mean]"
+ROLLOUT = "rollout of all layers"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -32,6 +34,7 @@ class PictureAnswer(Answer):
 
     pixels: UInt8[np.ndarray, "height width colours"]  # the model's input
     grid: tuple[int, int]  # rows and columns of patches
+    rollout: AttentionMap | None = None  # through all layers; None if not all of them were recorded
 
 
 class PictureProbe(Pipeline):
@@ -69,7 +72,13 @@ class PictureProbe(Pipeline):
             AttentionMap(name, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(record.weights[0]))
             for name, record in records.items()
         )
-        return PictureAnswer(name, *self._predict(output), maps, pixels=as_rgb(pixels), grid=(rows, columns))
+        rollout = None
+        if len(records) == len(self.layers):
+            mixed = roll_out(record.weights[0].mean(dim=0).float().cpu() for record in records.values())
+            rollout = AttentionMap(ROLLOUT, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(mixed[None]))
+        return PictureAnswer(
+            name, *self._predict(output), maps, pixels=as_rgb(pixels), grid=(rows, columns), rollout=rollout
+        )
 
     def _predict(self, output: Float[Tensor, "scores"]) -> Prediction:
         if self.model.config.classes is None:

@@ -35,7 +35,6 @@ from qkv.visualize.explorer import save_page
 from qkv.visualize.figure import save_png
 from qkv.visualize.image_overlay import over_patches, save_picture_png
 from qkv.visualize.memory_figure import save_memory_png
-from qkv.visualize.pages.caption_page import save_captions
 from qkv.visualize.pages.document_page import document_lines, save_document_page
 from qkv.visualize.pages.episode_page import save_episode_page, save_episode_png
 from qkv.visualize.selection import pick_map
@@ -189,7 +188,6 @@ class CaptionView(View):
     model_class = ShowAttendTell
     inputs = "an image path"
     options = View.options - {"document"} | {"num_beams"}
-    page_writer = staticmethod(save_captions)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Caption the images."""

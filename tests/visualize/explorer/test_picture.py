@@ -4,8 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
-from qkv.interpret.image_probe import PictureAnswer
+from qkv.interpret.image_probe import PictureAnswer, PictureProbe
+from qkv.models.vit import ViT, ViTConfig
 from qkv.pipelines.output import AttentionMap
 from qkv.visualize import save_page
 from tests.visualize.explorer.browser import DATE, ActionChains, Keys, Page, WebDriver
@@ -81,3 +84,35 @@ def test_hovering_a_patch_shows_its_attention(driver: WebDriver, tmp_path: Path)
     page.run("document.querySelector('#patches').focus()")
     page.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
     assert page.text("readout").startswith("“2,2” attends to")
+
+
+def test_an_image_stays_visible_under_even_weights(driver: WebDriver, tmp_path: Path) -> None:
+    rows = ("[class]", *PATCHES, "[mean]")
+    maps = (AttentionMap("encoder.0", rows, rows[:-1], np.full((1, 8, 7), 1 / 7)),)
+    pixels = np.zeros((8, 12, 3), dtype=np.uint8)
+    pixels[:, 6:] = 255
+    answer = PictureAnswer("even.png", "cat", -0.1, maps, pixels=pixels, grid=(2, 3))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    script = """
+        const canvas = document.querySelector("#patches"), context = canvas.getContext("2d");
+        return [0.1, 0.9].map(x => context.getImageData(x * canvas.width, canvas.height / 3, 1, 1).data[1]);
+    """
+    dark, bright = page.run(script)
+    assert bright - dark > 200  # of 255: even weights are a fourth of the scale at most
+    ticks = "return [...document.querySelectorAll('.ticks span')].map(tick => tick.textContent)"
+    assert page.run(ticks)[-1] == "0.67"  # 4 / 6
+
+
+def test_rollout_is_the_product_of_the_layers(driver: WebDriver, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = ViTConfig(channels=1, height=8, width=12, patch=4, dim=16, heads=2, layers=2, ffn_dim=32, classes=None)
+    model = ViT(config).eval()
+    Image.fromarray(np.arange(96, dtype=np.uint8).reshape(8, 12)).save(tmp_path / "image.png")
+    answer = PictureProbe(model)(tmp_path / "image.png")
+    mixed = np.eye(7)
+    for layer in answer.attention:
+        mixed = (0.5 * layer.weights[:, :7].mean(axis=0) + 0.5 * np.eye(7)) @ mixed
+    state = "#layer=rollout of all layers&row=0"
+    page = Page(driver, save_page([answer], tmp_path / "page.html"), state)
+    best = 1 + int(np.argmax(mixed[0, 1:]))
+    assert f"“{PATCHES[best - 1]}” {mixed[0, best]:.4f}" in page.text("readout")

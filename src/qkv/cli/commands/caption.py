@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.console import info, note, progress_bar, result_json, result_line, results_to
+from qkv.cli.console import command_line, info, note, progress_bar, result_json, result_line, results_to
 
 if TYPE_CHECKING:
     from qkv.pipelines.captioner import Caption
@@ -66,14 +66,14 @@ def caption(
             progress(begin + CHUNK)
     if not captioner.model.alignment_layers and (page or png):
         note("this model has no attention; the output shows captions only")
-    _draw([*chain.from_iterable(answers)], page, png)
+    _draw(str(run), [*chain.from_iterable(answers)], page, png)
 
 
-def _draw(captions: "list[Caption]", page: Path | None, png: Path | None) -> None:
+def _draw(run: str, captions: "list[Caption]", page: Path | None, png: Path | None) -> None:
     if page is not None:
-        from qkv.visualize.pages.caption_page import save_captions
+        from qkv.visualize import save_page
 
-        info(f"attention: {save_captions(captions, page)}")
+        info(f"attention: {save_page(captions, page, model=run, command=command_line())}")
     if png is not None:
         from qkv.visualize.caption_figure import save_captions_png
 

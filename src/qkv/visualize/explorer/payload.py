@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from qkv import __version__
 from qkv.interpret.attention_probe import TextAnswer
 from qkv.interpret.beam_probe import SearchedAnswer
 from qkv.interpret.image_probe import PictureAnswer
-from qkv.pipelines.output import Answer
+from qkv.pipelines.captioner import Caption
+from qkv.pipelines.output import Answer, AttentionMaps
 from qkv.visualize.colormap import ON_DARK, ON_LIGHT
 from qkv.visualize.explorer.packing import STEPS, Plan, pack, plan, shape_of
 from qkv.visualize.explorer.text_parts import generation_part, operator_part
+from qkv.visualize.image_overlay import resized
 
 FORMAT, VERSION = "qkv-attention", 1
+SMALLEST_SIDE = 32  # of an image, in pixels
 MAX_BYTES = 14_500_000  # of a payload, so that a page is smaller than 15 MB
 # Characters that could end the script element, open a comment in it, or end a JavaScript line.
 _UNSAFE_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
@@ -28,12 +29,13 @@ def build_payload(
     answers: Sequence[Answer], *, title: str = "", model: str = "", command: str = "", max_bytes: int = MAX_BYTES
 ) -> dict[str, Any]:
     """Return the payload of answers, of at most `max_bytes` bytes of JSON where that is possible."""
-    examples = [_example(answer) for answer in answers]
+    share = max_bytes // (2 * max(1, len(answers)))  # for the pixels of each image
+    examples = [_example(answer, share) for answer in answers]
     budget = max_bytes - len(_dumps(examples))
-    fitting = plan([[shape_of(m) for m in answer.attention] for answer in answers], budget)
+    fitting = plan([[shape_of(m) for m in _maps(answer)] for answer in answers], budget)
     coverage: list[float] = []
     for example, answer in zip(examples[: fitting.examples], answers, strict=False):
-        for stored, attention_map in zip(example["maps"], answer.attention[: fitting.layers], strict=False):
+        for stored, attention_map in zip(example["maps"], _maps(answer)[: fitting.layers], strict=False):
             packed = pack(attention_map, fitting.k)
             stored.update(packed.value)
             coverage.append(packed.coverage)
@@ -60,12 +62,18 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
-def _example(answer: Answer) -> dict[str, Any]:
+def _maps(answer: Answer) -> AttentionMaps:
+    """Return the maps of an answer: those of its layers, and the rollout of a vision Transformer."""
+    rollout = answer.rollout if isinstance(answer, PictureAnswer) else None
+    return answer.attention if rollout is None else (*answer.attention, rollout)
+
+
+def _example(answer: Answer, max_picture_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Return an example without its weights."""
     # Most layers share their tokens: each distinct sequence is stored once and referenced by index.
-    texts = list(dict.fromkeys(tokens for m in answer.attention for tokens in (m.rows, m.columns)))
+    texts = list(dict.fromkeys(tokens for m in _maps(answer) for tokens in (m.rows, m.columns)))
     return {
-        "picture": _picture(answer) if isinstance(answer, PictureAnswer) else None,
+        "picture": _picture(answer, max_picture_bytes) if isinstance(answer, PictureAnswer | Caption) else None,
         "generation": generation_part(answer) if isinstance(answer, TextAnswer) else None,
         "operators": operator_part(answer) if isinstance(answer, TextAnswer) else [],
         "beams": _beams(answer) if isinstance(answer, SearchedAnswer) else None,
@@ -78,7 +86,7 @@ def _example(answer: Answer) -> dict[str, Any]:
         "texts": texts,
         "special": [token for token in answer.special if any(token in tokens for tokens in texts)],
         "maps": [
-            {"layer": m.layer, "rows": texts.index(m.rows), "columns": texts.index(m.columns)} for m in answer.attention
+            {"layer": m.layer, "rows": texts.index(m.rows), "columns": texts.index(m.columns)} for m in _maps(answer)
         ],
     }
 
@@ -106,10 +114,15 @@ def _beams(answer: SearchedAnswer) -> dict[str, Any]:
     return {"hypotheses": hypotheses, "leaves": answer.leaves, "nodes": nodes}
 
 
-def _picture(answer: PictureAnswer) -> dict[str, Any]:
+def _picture(answer: PictureAnswer | Caption, max_bytes: int) -> dict[str, Any]:
+    """Return the pixels of an image, reduced to at most `max_bytes` of base64."""
     height, width, _ = answer.pixels.shape
-    packed = np.ascontiguousarray(answer.pixels).tobytes()
-    return {"height": height, "width": width, "grid": answer.grid, "pixels": base64.b64encode(packed).decode()}
+    side = max(height, width)
+    reduced = min(side, max(SMALLEST_SIDE, int(side * math.sqrt(max_bytes / (4 * height * width)))))
+    image = resized(answer.pixels, reduced)
+    kind = "caption" if isinstance(answer, Caption) else "patches"
+    pixels = base64.b64encode(image.tobytes()).decode()
+    return {"kind": kind, "height": image.height, "width": image.width, "grid": answer.grid, "pixels": pixels}
 
 
 def _notes(fitting: Plan, answers: Sequence[Answer], coverage: Sequence[float]) -> list[str]:
@@ -122,7 +135,7 @@ def _notes(fitting: Plan, answers: Sequence[Answer], coverage: Sequence[float]) 
             f"layers: {share:.1%} of the attention. Of any other weight, an upper bound (≤) is shown, and it is drawn "
             "as 0."
         )
-    layers = max((len(answer.attention) for answer in answers), default=0)
+    layers = max((len(_maps(answer)) for answer in answers), default=0)
     if fitting.layers < layers:
         notes.append(f"To limit the size of this page, it holds {fitting.layers} of {layers} layers of each example.")
     if fitting.examples < len(answers):

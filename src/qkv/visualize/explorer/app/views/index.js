@@ -5,7 +5,8 @@ import { lines } from "./lines.js";
 import { model } from "./model.js";
 import { beams } from "./beams.js";
 import { picture } from "./picture.js";
+import { caption } from "./caption.js";
 import { generation } from "./generation.js";
 import { operator } from "./operator.js";
 
-export const VIEWS = [picture, matrix, lines, beams, generation, model, operator];
+export const VIEWS = [picture, caption, matrix, lines, beams, generation, model, operator];

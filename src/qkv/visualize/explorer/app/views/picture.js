@@ -2,13 +2,14 @@
 // Rows are the class token, the patches and their mean; columns are the class token and the patches.
 
 import { legend } from "../colour.js";
-import { describe, exampleOf, scaleNote, selected } from "../context.js";
+import { describe, exampleOf, selected } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
+import { drawImage, drawOverlay, frame, imageFigure, imageNote, imageScale } from "../image.js";
 import { pin, selection } from "../state.js";
-import { bytes, drawnWeight, planeOf } from "../weights.js";
+import { drawnWeight, planeOf } from "../weights.js";
 
-const LARGEST = 420, SHADE = [61, 107, 255]; // distinct from grey images
+const LARGEST = 420; // pixels
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 export const picture = {
@@ -16,7 +17,8 @@ export const picture = {
   label: "Image",
   controls: ["layer", "scale", "curve"],
 
-  accepts: (payload, state) => Boolean(exampleOf(payload, state)?.picture) && exampleOf(payload, state).maps.length > 0,
+  accepts: (payload, state) => exampleOf(payload, state)?.picture?.kind === "patches"
+    && exampleOf(payload, state).maps.length > 0,
 
   render(container, payload, state) {
     const example = exampleOf(payload, state), { grid: [down, across] } = example.picture;
@@ -45,27 +47,24 @@ export const picture = {
     listenPatches(patches, example.picture, state, rowOf);
 
     const update = () => {
-      const { plane, scale: colours } = selected(payload, state), row = rowOf();
+      const { plane, map, head } = selected(payload, state), row = rowOf(),
+        colours = imageScale(payload, state, map, head);
       heads.update();
       mark(readers, row);
       const size = Math.min(LARGEST, container.clientWidth) / Math.max(example.picture.width, example.picture.height);
       const plain = drawImage(original, example.picture, false, size),
         context = drawImage(patches, example.picture, true, size);
       const wide = example.picture.width * size / across, high = example.picture.height * size / down;
-      for (let i = 0; i < down * across; i++) {
-        const strength = (drawnWeight(plane, row, i + 1) / colours.peak) ** colours.power;
-        context.fillStyle = `rgba(${SHADE}, ${0.85 * Math.min(1, strength)})`;
-        context.fillRect(i % across * wide, Math.floor(i / across) * high, wide, high);
-      }
+      drawOverlay(context, example.picture, size, i => drawnWeight(plane, row, i + 1), colours);
       if (row >= 1 && row <= down * across) for (const each of [plain, context]) frame(each, (row - 1) % across * wide,
         Math.floor((row - 1) / across) * high, wide, high);
       readout.replaceChildren(...describe(plane, { row, column: null }).nodes);
-      scale.replaceChildren(legend(colours, scaleNote(state, true)));
+      scale.replaceChildren(legend(colours, imageNote(state)));
     };
     const observer = new ResizeObserver(() => update());
     observer.observe(container);
     update();
-    return { update, destroy: () => observer.disconnect(), figure: () => figure([original, patches]) };
+    return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, patches]) };
   },
 };
 
@@ -91,37 +90,4 @@ function listenPatches(canvas, { grid: [down, across] }, state, rowOf) {
     state.set({ pointed: { row: inside ? patch(Math.floor(at / across) + move[0], at % across + move[1]) : 1,
       column: null } });
   });
-}
-
-function frame(context, x, y, width, height) {
-  for (const [line, colour] of [[4, "#fff"], [2, "#000"]])
-    Object.assign(context, { lineWidth: line, strokeStyle: colour }).strokeRect(x, y, width, height);
-}
-
-/** Draw an image on a canvas, in colour or grey, scaled. */
-function drawImage(canvas, { width, height, pixels }, grey, scale) {
-  const rgb = bytes(pixels), small = element("canvas", "", { width, height }),
-    image = small.getContext("2d").createImageData(width, height);
-  for (let i = 0; i < width * height; i++) {
-    const [r, g, b] = rgb.subarray(3 * i, 3 * i + 3), level = 0.299 * r + 0.587 * g + 0.114 * b;
-    image.data.set(grey ? [level, level, level, 255] : [r, g, b, 255], 4 * i);
-  }
-  small.getContext("2d").putImageData(image, 0, 0);
-  const ratio = devicePixelRatio, context = canvas.getContext("2d");
-  Object.assign(canvas, { width: Math.round(width * scale * ratio), height: Math.round(height * scale * ratio) });
-  Object.assign(canvas.style, { width: `${width * scale}px`, height: `${height * scale}px` });
-  context.scale(ratio, ratio);
-  context.imageSmoothingEnabled = scale < 2;
-  context.drawImage(small, 0, 0, width * scale, height * scale);
-  return context;
-}
-
-function figure(canvases) {
-  let x = 8;
-  const items = canvases.map(canvas => {
-    const item = { type: "image", x, y: 8, w: canvas.clientWidth, h: canvas.clientHeight, canvas };
-    x += canvas.clientWidth + 16;
-    return item;
-  });
-  return { width: x - 8, height: 16 + canvases[0].clientHeight, items };
 }

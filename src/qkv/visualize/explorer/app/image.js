@@ -1,0 +1,69 @@
+// Images on a canvas, coloured by the attention to their cells.
+
+import { colourScale } from "./colour.js";
+import { exampleOf, scaleFor, scaleNote } from "./context.js";
+import { element } from "./dom.js";
+import { bytes } from "./weights.js";
+
+const SHADE = [61, 107, 255]; // distinct from grey images
+const STRONGEST = 0.6; // opacity at the end of the scale, so that the image stays visible
+const LEAST_PEAK = 4; // times the weight of each cell if all were equal, so that even weights are hardly coloured
+const GREY = 176; // of the image beneath the colours of the legend
+
+const hex = values => `#${values.map(value => Math.round(value).toString(16).padStart(2, "0")).join("")}`;
+const RAMP = [hex([GREY, GREY, GREY]), hex(SHADE.map(value => STRONGEST * value + (1 - STRONGEST) * GREY))];
+
+/** The colour scale of a head over an image, from 0 to at least LEAST_PEAK times the even weight. */
+export function imageScale(payload, state, map, head) {
+  const { grid: [down, across] } = exampleOf(payload, state).picture, { peak, curve } = scaleFor(payload, state, map, head);
+  return colourScale(RAMP, Math.max(peak, Math.min(1, LEAST_PEAK / (down * across))), curve);
+}
+
+/** What the scale covers, for its legend. */
+export const imageNote = state =>
+  [scaleNote(state, true), `the image is in grey, under at most ${100 * STRONGEST} % colour`].filter(Boolean).join("; ");
+
+/** Colour each cell of an image by its weight, `weightOf(cell)`. */
+export function drawOverlay(context, { width, height, grid: [down, across] }, size, weightOf, { peak, power }) {
+  const wide = width * size / across, high = height * size / down;
+  for (let i = 0; i < down * across; i++) {
+    const strength = Math.min(1, weightOf(i) / peak) ** power;
+    context.fillStyle = `rgba(${SHADE}, ${STRONGEST * strength})`;
+    context.fillRect(i % across * wide, Math.floor(i / across) * high, wide, high);
+  }
+}
+
+/** Mark a rectangle. */
+export function frame(context, x, y, width, height) {
+  for (const [line, colour] of [[4, "#fff"], [2, "#000"]])
+    Object.assign(context, { lineWidth: line, strokeStyle: colour }).strokeRect(x, y, width, height);
+}
+
+/** Draw an image on a canvas, in colour or grey, scaled. */
+export function drawImage(canvas, { width, height, pixels }, grey, scale) {
+  const rgb = bytes(pixels), small = element("canvas", "", { width, height }),
+    image = small.getContext("2d").createImageData(width, height);
+  for (let i = 0; i < width * height; i++) {
+    const [r, g, b] = rgb.subarray(3 * i, 3 * i + 3), level = 0.299 * r + 0.587 * g + 0.114 * b;
+    image.data.set(grey ? [level, level, level, 255] : [r, g, b, 255], 4 * i);
+  }
+  small.getContext("2d").putImageData(image, 0, 0);
+  const ratio = devicePixelRatio, context = canvas.getContext("2d");
+  Object.assign(canvas, { width: Math.round(width * scale * ratio), height: Math.round(height * scale * ratio) });
+  Object.assign(canvas.style, { width: `${width * scale}px`, height: `${height * scale}px` });
+  context.scale(ratio, ratio);
+  context.imageSmoothingEnabled = scale < 2;
+  context.drawImage(small, 0, 0, width * scale, height * scale);
+  return context;
+}
+
+/** The canvases side by side, for SVG and PNG. */
+export function imageFigure(canvases) {
+  let x = 8;
+  const items = canvases.map(canvas => {
+    const item = { type: "image", x, y: 8, w: canvas.clientWidth, h: canvas.clientHeight, canvas };
+    x += canvas.clientWidth + 16;
+    return item;
+  });
+  return { width: x - 8, height: 16 + canvases[0].clientHeight, items };
+}

@@ -1,0 +1,80 @@
+// An image and its caption: the attention of each word over the image.
+
+import { legend } from "../colour.js";
+import { describe, exampleOf, selected } from "../context.js";
+import { element, listbox, mark, option } from "../dom.js";
+import { headStrip } from "../heads.js";
+import { drawImage, drawOverlay, imageFigure, imageNote, imageScale } from "../image.js";
+import { pin, selection } from "../state.js";
+import { spelled } from "../text.js";
+import { drawnWeight } from "../weights.js";
+
+const LARGEST = 420, TILE = 112; // pixels
+
+export const caption = {
+  name: "caption",
+  label: "Caption",
+  controls: ["layer", "scale", "curve"],
+  standalone: true,
+
+  accepts: (payload, state) => exampleOf(payload, state)?.picture?.kind === "caption",
+
+  render(container, payload, state) {
+    const example = exampleOf(payload, state), { picture } = example,
+      attends = example.maps.length > 0 && example.texts[example.maps[0].rows].length > 0;
+    const original = element("canvas", "", { id: "original", role: "img", ariaLabel: "Input image" }),
+      focus = element("canvas", "", { id: "focus", role: "img" });
+    const figures = element("div", "", { className: "pictures" },
+      element("figure", "", {}, element("figcaption", "Image", { className: "label" }), original));
+    const sizeOf = longest => longest / Math.max(picture.width, picture.height);
+    const fit = () => sizeOf(Math.min(LARGEST, container.clientWidth));
+    if (!attends) {
+      const note = example.text ? "No attention weights were recorded." : "The caption is empty.";
+      container.append(figures, element("p", note, { className: "note" }));
+      drawImage(original, picture, false, fit());
+      return { figure: () => imageFigure([original]) };
+    }
+    const heads = headStrip(container, payload, state);
+    const words = element("div", "", { id: "words", className: "tiles", role: "listbox" }),
+      label = element("span", "Words", { className: "label", id: "words-label" });
+    words.setAttribute("aria-labelledby", label.id);
+    words.setAttribute("aria-orientation", "horizontal");
+    const title = element("figcaption", "", { className: "label" }),
+      readout = element("p", "", { id: "readout", ariaLive: "polite" }),
+      scale = element("div", "", { className: "scale" });
+    figures.append(element("figure", "", {}, title, focus));
+    container.append(figures, readout, label, words, scale);
+    const tiles = example.texts[example.maps[0].rows].map((token, row) => {
+      const canvas = element("canvas"), cell = option(row, canvas,
+        element("span", "", { dir: "auto" }, ...spelled(token)));
+      words.append(cell);
+      return canvas;
+    });
+    listbox(words, { chosen: row => pin(state, row, null),
+      pointed: row => state.set({ pointed: { row, column: null } }) });
+    for (const name of ["pointerleave", "focusout"])
+      words.addEventListener(name, () => state.set({ pointed: null }));
+
+    const update = changed => {
+      const { plane, map, head } = selected(payload, { ...state, special: "shown" }),
+        colours = imageScale(payload, state, map, head), { row } = selection({ ...state, column: null }, plane);
+      const draw = (canvas, each, size) => drawOverlay(drawImage(canvas, picture, true, size), picture, size,
+        cell => drawnWeight(plane, each, cell), colours);
+      if ([...changed].some(key => !["pointed", "row", "column"].includes(key))) {
+        heads.update();
+        tiles.forEach((canvas, each) => draw(canvas, each, sizeOf(TILE)));
+        drawImage(original, picture, false, fit());
+        scale.replaceChildren(legend(colours, imageNote(state)));
+      }
+      draw(focus, row, fit());
+      mark(words, row);
+      focus.ariaLabel = `Attention of word ${row + 1}`;
+      title.replaceChildren("Attention of ", element("bdi", "", {}, ...spelled(plane.rowTokens[row])));
+      readout.replaceChildren(...describe(plane, { row, column: null }).nodes);
+    };
+    update(new Set(["view"]));
+    const observer = new ResizeObserver(() => update(new Set(["view"])));
+    observer.observe(container);
+    return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, focus]) };
+  },
+};

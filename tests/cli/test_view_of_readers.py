@@ -41,7 +41,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def stored(path: Path) -> list[dict]:
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(encoding="utf-8"))
-    return json.loads(data)["answers"]
+    return json.loads(data)["examples"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Attention maps of a vision Transformer over the patches of a picture."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 
 from qkv.attention import watch
 from qkv.attention.layers import attention_layers
-from qkv.datasets.formats.images import read_image
+from qkv.datasets.formats.images import read_image_and_aspect
 from qkv.interpret.attention_probe import MAX_WEIGHTS, Prediction, layers_that_fit
 from qkv.interpret.attribution import roll_out
 from qkv.models.vit import ViT
@@ -34,6 +34,7 @@ class PictureAnswer(Answer):
 
     pixels: UInt8[np.ndarray, "height width colours"]  # the model's input
     grid: tuple[int, int]  # rows and columns of patches
+    aspect: float | None = None  # width / height of the image before it was resized to the model's input
     rollout: AttentionMap | None = None  # through all layers; None if not all of them were recorded
 
 
@@ -53,10 +54,10 @@ class PictureProbe(Pipeline):
     def __call__(self, paths: Sequence[str | Path], layer: str | None = None) -> list[PictureAnswer]:
         """Return the attention maps of each picture, resized to the model's input size."""
         config = self.model.config
-        pictures = [read_image(Path(path), config.channels, config.height, config.width) for path in paths]
+        pictures = [read_image_and_aspect(Path(path), config.channels, config.height, config.width) for path in paths]
         return [
-            self._probe(Path(path).name, pixels, layer, MAX_WEIGHTS // max(1, len(paths)))
-            for path, pixels in zip(paths, pictures, strict=True)
+            replace(self._probe(Path(path).name, pixels, layer, MAX_WEIGHTS // max(1, len(paths))), aspect=aspect)
+            for path, (pixels, aspect) in zip(paths, pictures, strict=True)
         ]
 
     @torch.inference_mode()

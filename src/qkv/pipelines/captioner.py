@@ -14,7 +14,7 @@ from jaxtyping import Shaped, UInt8
 from qkv.attention import watch
 from qkv.datasets.batching import batch_by_length
 from qkv.datasets.examples.captions import feature_names, read_features
-from qkv.datasets.formats.images import decode_image, read_image, resize_image
+from qkv.datasets.formats.images import decode_image, read_image_and_aspect, resize_image
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Request, Sampling, Tokens, generate
 from qkv.models.show_attend_tell import ShowAttendTell
@@ -39,6 +39,7 @@ class Caption(Answer):
 
     pixels: UInt8[np.ndarray, "height width colours"]  # the model's input, or a photograph at its aspect ratio
     grid: tuple[int, int]  # rows and columns of the feature grid
+    aspect: float | None = None  # width / height of the image before it was resized to the model's input
 
     @property
     def details(self) -> list[str]:
@@ -53,6 +54,7 @@ class NamedImage:
     name: str
     image: Shaped[np.ndarray, "channels height width"]
     photograph: UInt8[np.ndarray, "rows columns colours"] | None = None  # that the features are of, if known
+    aspect: float | None = None  # width / height of the image, if its pixels have been resized
 
     @property
     def pixels(self) -> UInt8[np.ndarray, "height width colours"]:
@@ -120,6 +122,7 @@ class Captioner(DecoderPipeline):
                     next(maps),
                     pixels=image.pixels,
                     grid=self.model.config.grid,
+                    aspect=image.aspect,
                 )
                 for best in row
             ]
@@ -194,7 +197,8 @@ class Captioner(DecoderPipeline):
             if config.encoder.name == "features":
                 yield self._load_photograph(path)
                 return
-            yield NamedImage(path.name, read_image(path, *expected))
+            pixels, aspect = read_image_and_aspect(path, *expected)
+            yield NamedImage(path.name, pixels, aspect=aspect)
             return
         names = feature_names(path)
         for name, grid in zip(names, read_features(path, names), strict=True):

@@ -103,16 +103,18 @@ def test_an_image_stays_visible_under_even_weights(driver: WebDriver, tmp_path: 
     assert page.run(ticks)[-1] == "0.67"  # 4 / 6
 
 
-def test_rollout_is_the_product_of_the_layers(driver: WebDriver, tmp_path: Path) -> None:
+def test_rollout_is_the_product_of_the_layers_over_an_image_of_its_own_aspect_ratio(driver: WebDriver, tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = ViTConfig(channels=1, height=8, width=12, patch=4, dim=16, heads=2, layers=2, ffn_dim=32, classes=None)
     model = ViT(config).eval()
-    Image.fromarray(np.arange(96, dtype=np.uint8).reshape(8, 12)).save(tmp_path / "image.png")
+    Image.fromarray(np.arange(128, dtype=np.uint8).reshape(16, 8)).save(tmp_path / "image.png")
     answer = PictureProbe(model)(tmp_path / "image.png")
     mixed = np.eye(7)
     for layer in answer.attention:
         mixed = (0.5 * layer.weights[:, :7].mean(axis=0) + 0.5 * np.eye(7)) @ mixed
     state = "#layer=rollout of all layers&row=0"
     page = Page(driver, save_page([answer], tmp_path / "page.html"), state)
+    size = page.one("#patches").size
+    assert size["width"] / size["height"] == pytest.approx(8 / 16, abs=0.05)  # of the file, not of the model's input
     best = 1 + int(np.argmax(mixed[0, 1:]))
     assert f"“{PATCHES[best - 1]}” {mixed[0, best]:.4f}" in page.text("readout")

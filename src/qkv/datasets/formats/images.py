@@ -75,10 +75,18 @@ def parse_idx(data: bytes, where: str, dimensions: int) -> UInt8[ndarray, "..."]
 
 def read_image(path: Path, channels: int, height: int, width: int) -> UInt8[ndarray, "channels height width"]:
     """Read an image, rotated according to EXIF, resized, with transparent pixels on white."""
+    return read_image_and_aspect(path, channels, height, width)[0]
+
+
+def read_image_and_aspect(
+    path: Path, channels: int, height: int, width: int
+) -> tuple[UInt8[ndarray, "channels height width"], float]:
+    """Read an image as `read_image` does; also return its width divided by its height before it was resized."""
     if channels not in (1, 3):
         raise InputError(f"{path}: images have one channel (grayscale) or three (RGB), but this model has {channels}")
     with open_regular(path) as file:
-        return resize_image(decode_image(file, str(path), "L" if channels == 1 else "RGB"), height, width)
+        image = decode_image(file, str(path), "L" if channels == 1 else "RGB")
+    return resize_image(image, height, width), image.width / image.height
 
 
 def read_images(

@@ -29,8 +29,8 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
 kept in the address, and `pointed`, the { row, column } under the pointer. `state.set({...})` changes it; a view may add
 keys, whose values are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe`),
 weights.js (`planeOf`, `thumbnail`, `paint`), colour.js (`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js
-(`heatMap` with pan and zoom, `heatMapFigure`), heads.js (`headStrip`), text.js (`visible`, `spelled`, `quoted`), dom.js
-(`element`, `listbox`, `select`, `button`). All data is inserted as text, never as markup; inline event handlers, style
+(`heatMap` with pan and zoom, `heatMapFigure`), heads.js (`headStrip`), image.js (`drawImage`, `drawOverlay`), text.js
+(`visible`, `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`, `button`). All data is inserted as text, never as markup; inline event handlers, style
 attributes in markup, outside requests, eval and images from addresses are blocked by the page's policy (draw images on
 a canvas).
 
@@ -44,7 +44,12 @@ The payload, format "qkv-attention", version 1:
 
     example      source, text, score (null if undefined), score_name, unknown (tokens), notes (sentences),
                  texts (distinct token sequences), special (display text of special tokens), maps,
-                 picture ({height, width, grid, pixels} or null), beams (or null), and parts of further views
+                 picture ({kind: "patches" or "caption", height, width, grid, pixels} or null), beams (or null),
+                 generation (or null), operators (heads), and parts of further views
+    generation   prompt (number of its tokens; null if nothing was generated), steps, one after each token:
+                 [{candidates [[token, probability]], probability and rank of the next token (null after the last)}]
+    operators    [{layer, head, score, align, scale, biased, adds_to_output, and matrices query, key, value, scores,
+                 allowed, weights, output: {shape, values}}], values as base64 of little-endian float32
     beams        hypotheses (examples with one map), leaves (the last node of each), nodes [{step, parent (index or -1),
                  token, log_p, score (null if it goes on), kept}]
     map          layer, rows and columns (indices into texts), heads, weights, statistics, overview

@@ -119,7 +119,7 @@ def _picture(answer: PictureAnswer | Caption, max_bytes: int) -> dict[str, Any]:
     height, width, _ = answer.pixels.shape
     side = max(height, width)
     reduced = min(side, max(SMALLEST_SIDE, int(side * math.sqrt(max_bytes / (4 * height * width)))))
-    image = resized(answer.pixels, reduced)
+    image = resized(answer.pixels, reduced, answer.aspect)
     kind = "caption" if isinstance(answer, Caption) else "patches"
     pixels = base64.b64encode(image.tobytes()).decode()
     return {"kind": kind, "height": image.height, "width": image.width, "grid": answer.grid, "pixels": pixels}

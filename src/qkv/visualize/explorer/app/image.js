@@ -15,13 +15,15 @@ const RAMP = [hex([GREY, GREY, GREY]), hex(SHADE.map(value => STRONGEST * value 
 
 /** The colour scale of a head over an image, from 0 to at least LEAST_PEAK times the even weight. */
 export function imageScale(payload, state, map, head) {
-  const { grid: [down, across] } = exampleOf(payload, state).picture, { peak, curve } = scaleFor(payload, state, map, head);
+  const { grid: [down, across] } = exampleOf(payload, state).picture,
+    { peak, curve } = scaleFor(payload, state, map, head);
   return colourScale(RAMP, Math.max(peak, Math.min(1, LEAST_PEAK / (down * across))), curve);
 }
 
 /** What the scale covers, for its legend. */
 export const imageNote = state =>
-  [scaleNote(state, true), `the image is in grey, under at most ${100 * STRONGEST} % colour`].filter(Boolean).join("; ");
+  [scaleNote(state, true), `the image is in grey, under at most ${100 * STRONGEST} % colour`].filter(Boolean)
+    .join("; ");
 
 /** Colour each cell of an image by its weight, `weightOf(cell)`. */
 export function drawOverlay(context, { width, height, grid: [down, across] }, size, weightOf, { peak, power }) {

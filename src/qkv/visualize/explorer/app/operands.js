@@ -17,8 +17,8 @@ export function matrixOf(packed) {
 
 /** The operands of a query: vectors q, k(j) and v(j), and score(j), allowed(j), weight(j) of each key, and output. */
 export function operandsOf(head, query) {
-  const [q, k, v, scores, allowed, weights, output] = ["query", "key", "value", "scores", "allowed", "weights", "output"]
-    .map(name => matrixOf(head[name]));
+  const names = ["query", "key", "value", "scores", "allowed", "weights", "output"],
+    [q, k, v, scores, allowed, weights, output] = names.map(name => matrixOf(head[name]));
   return { head, keys: k.rows, q: q.row(query), k: j => k.row(j), v: j => v.row(j), score: j => scores.at(query, j),
     allowed: j => allowed.at(query, j) > 0, weight: j => weights.at(query, j), output: output.row(query) };
 }

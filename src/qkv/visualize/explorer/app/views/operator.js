@@ -112,7 +112,8 @@ function choices(example, { heads, head, rows, query }, state) {
 function peaksOf({ operands, shown }) {
   const largest = vectors => Math.max(1e-9, ...vectors.map(each => each.reduce((a, b) => Math.max(a, Math.abs(b)), 0)));
   return { key: largest([operands.q, ...shown.map(operands.k)]),
-    value: largest([operands.output, ...shown.map(operands.v)]), weight: Math.max(1e-9, ...shown.map(operands.weight)) };
+    value: largest([operands.output, ...shown.map(operands.v)]),
+    weight: Math.max(1e-9, ...shown.map(operands.weight)) };
 }
 
 /** Draw the table of a step; `enter` animates what the step adds. */
@@ -125,8 +126,9 @@ function drawTable(table, { operands, columns, rows, query, key, shown }, peaks,
     }
     return made;
   };
-  const head = element("div", "", { className: "operand-row head" }, ...["Token", "Key", "Score", "Weight", "Value"].map(
-    (name, i) => element("span", [0, 2, 3, 5, 6][i] <= step ? name : "", { className: "cell" })));
+  const titles = [["Token", 1], ["Key", 2], ["Score", 3], ["Weight", 5], ["Value", 6]];
+  const head = element("div", "", { className: "operand-row head" },
+    ...titles.map(([name, first]) => element("span", first <= step ? name : "", { className: "cell" })));
   const line = (className, ...cells) => element("div", "", { className: `operand-row ${className}` }, ...cells);
   const lines = shown.map((j, i) => {
     const visibleKey = operands.allowed(j), weight = operands.weight(j);

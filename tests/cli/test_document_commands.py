@@ -62,11 +62,15 @@ def test_a_page_shows_every_sentence_up_to_the_maximum(qkv, model, file, tmp_pat
     first, second = DocumentProbe(model, device="cpu")(["Fine!", REVIEW])
     assert f"{first.label}  {first.probabilities[first.label]:.1%}" in done.err
     assert done.out == f"100.0%  Fine!\n{page}\n"
-    text = page.read_text(encoding="utf-8")
-    shown = [re.sub("<[^>]*>", "", sentence) for sentence in re.findall(r'<p class="words" dir="auto">(.*?)</p>', text)]
+    (data,) = re.findall(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))
+    examples = json.loads(data)["examples"]
+    sentences = [sentence for example in examples for sentence in example["document"]["sentences"]]
+    shown = ["".join(sentence["words"]).strip() for sentence in sentences]
     assert shown == ["Fine!", *(sentence.text for sentence in second.sentences)]
     assert shown[1:] == ["A fine film.", "The cat was good, and the dog was fine.", "I left."]
-    assert "1 more sentence(s) truncated" in text
+    weights = [first.sentences[0].weight, *(sentence.weight for sentence in second.sentences)]
+    assert [sentence["weight"] for sentence in sentences] == pytest.approx(weights, abs=1e-6)
+    assert "1 more sentence(s) truncated" in examples[1]["notes"]
     done = qkv("view", model, "Fine!", "--json", "--page", page, "--device", "cpu")
     assert json.loads(done.out) == {"page": str(page)}
 

@@ -54,9 +54,7 @@ def data_url(image: Image.Image) -> str:
     return f"data:image/png;base64,{base64.b64encode(png_bytes(image)).decode()}"
 
 
-def resized(
-    pixels: UInt8[np.ndarray, "height width colours"], side: int, aspect: float | None = None
-) -> Image.Image:
+def resized(pixels: UInt8[np.ndarray, "height width colours"], side: int, aspect: float | None = None) -> Image.Image:
     """Return an image whose longer side has `side` pixels, enlarged without interpolation.
 
     `aspect` is the width of the result divided by its height, by default that of the pixels.

@@ -31,11 +31,11 @@ from qkv.pipelines.story_answerer import StoryAnswerer
 from qkv.pipelines.translator import Translator
 from qkv.runtime.text import printable
 from qkv.tokenizers.sentences import split_sentences
-from qkv.visualize.explorer import save_page
+from qkv.visualize.document_lines import document_lines
+from qkv.visualize.explorer import document_answer, save_page
 from qkv.visualize.figure import save_png
 from qkv.visualize.image_overlay import over_patches, save_picture_png
 from qkv.visualize.memory_figure import save_memory_png
-from qkv.visualize.pages.document_page import document_lines, save_document_page
 from qkv.visualize.pages.episode_page import save_episode_page, save_episode_png
 from qkv.visualize.selection import pick_map
 from qkv.visualize.speech_figure import save_speech_png
@@ -218,7 +218,6 @@ class DocumentView(View):
 
     model_class = HAN
     options = frozenset({"document", "page"})
-    page_writer = staticmethod(save_document_page)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Classify the documents."""
@@ -232,6 +231,10 @@ class DocumentView(View):
     def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
         """Return the sentences with their weights."""
         return document_lines(answer)
+
+    def write_page(self, answers: Sequence[Any], path: Path, options: ViewOptions) -> Path:
+        """Write the page of all documents."""
+        return super().write_page([document_answer(document) for document in answers], path, options)
 
 
 class StoryView(View):

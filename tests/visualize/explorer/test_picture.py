@@ -103,7 +103,9 @@ def test_an_image_stays_visible_under_even_weights(driver: WebDriver, tmp_path: 
     assert page.run(ticks)[-1] == "0.67"  # 4 / 6
 
 
-def test_rollout_is_the_product_of_the_layers_over_an_image_of_its_own_aspect_ratio(driver: WebDriver, tmp_path: Path) -> None:
+def test_rollout_is_the_product_of_the_layers_over_an_image_of_its_own_aspect_ratio(
+    driver: WebDriver, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     config = ViTConfig(channels=1, height=8, width=12, patch=4, dim=16, heads=2, layers=2, ffn_dim=32, classes=None)
     model = ViT(config).eval()

@@ -30,9 +30,9 @@ kept in the address, and `pointed`, the { row, column } under the pointer. `stat
 keys, whose values are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe`),
 weights.js (`planeOf`, `thumbnail`, `paint`), colour.js (`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js
 (`heatMap` with pan and zoom, `heatMapFigure`), heads.js (`headStrip`), image.js (`drawImage`, `drawOverlay`), text.js
-(`visible`, `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`, `button`). All data is inserted as text, never as markup; inline event handlers, style
-attributes in markup, outside requests, eval and images from addresses are blocked by the page's policy (draw images on
-a canvas).
+(`visible`, `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`, `button`). All data is inserted as text, never
+as markup; inline event handlers, style attributes in markup, outside requests, eval and images from addresses are
+blocked by the page's policy (draw images on a canvas).
 
 The payload, format "qkv-attention", version 1:
 
@@ -45,7 +45,8 @@ The payload, format "qkv-attention", version 1:
     example      source, text, score (null if undefined), score_name, unknown (tokens), notes (sentences),
                  texts (distinct token sequences), special (display text of special tokens), maps,
                  picture ({kind: "patches" or "caption", height, width, grid, pixels} or null), beams (or null),
-                 generation (or null), operators (heads), and parts of further views
+                 generation (or null), operators (heads), document (or null), and parts of further views
+    document     sentences [{weight, words, weights of the words in the sentence}]
     generation   prompt (number of its tokens; null if nothing was generated), steps, one after each token:
                  [{candidates [[token, probability]], probability and rank of the next token (null after the last)}]
     operators    [{layer, head, score, align, scale, biased, adds_to_output, and matrices query, key, value, scores,
@@ -65,7 +66,8 @@ Pages stay under 15 MB: `packing.plan` stores fewer weights of each row, then fe
 notes say so.
 """
 
+from qkv.visualize.explorer.document_part import document_answer
 from qkv.visualize.explorer.page import save_page, served_page
 from qkv.visualize.explorer.payload import build_payload
 
-__all__ = ["build_payload", "save_page", "served_page"]
+__all__ = ["build_payload", "document_answer", "save_page", "served_page"]

@@ -14,6 +14,7 @@ from qkv.interpret.image_probe import PictureAnswer
 from qkv.pipelines.captioner import Caption
 from qkv.pipelines.output import Answer, AttentionMaps
 from qkv.visualize.colormap import ON_DARK, ON_LIGHT
+from qkv.visualize.explorer.document_part import DocumentAnswer, document_notes, document_part
 from qkv.visualize.explorer.packing import STEPS, Plan, pack, plan, shape_of
 from qkv.visualize.explorer.text_parts import generation_part, operator_part
 from qkv.visualize.image_overlay import resized
@@ -74,6 +75,7 @@ def _example(answer: Answer, max_picture_bytes: int = MAX_BYTES) -> dict[str, An
     texts = list(dict.fromkeys(tokens for m in _maps(answer) for tokens in (m.rows, m.columns)))
     return {
         "picture": _picture(answer, max_picture_bytes) if isinstance(answer, PictureAnswer | Caption) else None,
+        "document": document_part(answer) if isinstance(answer, DocumentAnswer) else None,
         "generation": generation_part(answer) if isinstance(answer, TextAnswer) else None,
         "operators": operator_part(answer) if isinstance(answer, TextAnswer) else [],
         "beams": _beams(answer) if isinstance(answer, SearchedAnswer) else None,
@@ -82,7 +84,7 @@ def _example(answer: Answer, max_picture_bytes: int = MAX_BYTES) -> dict[str, An
         "score": _score(answer),
         "score_name": _score_name(answer),
         "unknown": answer.unknown,
-        "notes": [],
+        "notes": document_notes(answer) if isinstance(answer, DocumentAnswer) else [],
         "texts": texts,
         "special": [token for token in answer.special if any(token in tokens for tokens in texts)],
         "maps": [
@@ -92,13 +94,13 @@ def _example(answer: Answer, max_picture_bytes: int = MAX_BYTES) -> dict[str, An
 
 
 def _score(answer: Answer) -> float | None:
-    """Return the score to show, None if it is undefined: of an image the probability of its label."""
-    score = math.exp(answer.score) if isinstance(answer, PictureAnswer) else answer.score
+    """Return the score to show, None if it is undefined: of an image or document the probability of its label."""
+    score = math.exp(answer.score) if isinstance(answer, PictureAnswer | DocumentAnswer) else answer.score
     return score if math.isfinite(score) else None
 
 
 def _score_name(answer: Answer) -> str:
-    if isinstance(answer, PictureAnswer):
+    if isinstance(answer, PictureAnswer | DocumentAnswer):
         return "probability"
     generated = isinstance(answer, TextAnswer) and answer.prompt_tokens is not None
     return "score" if answer.text and not generated else "mean log-probability of a token"

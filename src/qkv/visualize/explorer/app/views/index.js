@@ -6,7 +6,8 @@ import { model } from "./model.js";
 import { beams } from "./beams.js";
 import { picture } from "./picture.js";
 import { caption } from "./caption.js";
+import { documents } from "./document.js";
 import { generation } from "./generation.js";
 import { operator } from "./operator.js";
 
-export const VIEWS = [picture, caption, matrix, lines, beams, generation, model, operator];
+export const VIEWS = [picture, caption, documents, matrix, lines, beams, generation, model, operator];

@@ -76,6 +76,7 @@ def view(
     head: int | None = None,
     count: int | None = None,
     num_beams: int | None = None,
+    max_new_tokens: int | None = None,
     page: str | os.PathLike[str] | None = None,
     png: str | os.PathLike[str] | None = None,
     device: str = "auto",
@@ -83,11 +84,13 @@ def view(
     """Show what a model attends to: `qkv.view("runs/demo", "5 March 2026")` in a notebook, or `.save("page.html")`.
 
     `inputs` are texts, paths of images or WAV files, or numbers of test examples, as in `qkv view`; without any, a run
-    shows `count` examples of its test set. `page` and `png` write files at once.
+    shows `count` examples of its test set. A language model first continues each text by `max_new_tokens` tokens.
+    `page` and `png` write files at once.
     """
     sources = [inputs] if isinstance(inputs, str | os.PathLike | Tagged) else list(inputs or ())
     texts = [os.fspath(source) if isinstance(source, os.PathLike) else source for source in sources]
     values = {"layer": layer, "head": head, "count": count, "num_beams": num_beams, "page": page, "png": png}
+    values["max_new_tokens"] = max_new_tokens
     result = run_view(model, texts, values, device)
     if page is not None or png is not None:
         result.write(None if page is None else Path(page), None if png is None else Path(png))
@@ -116,7 +119,8 @@ def run_view(
     if not sources and not shown.default_inputs:
         raise InputError(f"{what}: pass {shown.inputs}")
     count, num_beams = values.get("count") or COUNT, values.get("num_beams") or 1
-    options = ViewOptions(values.get("layer"), values.get("head"), count, num_beams, max_lines, command)
+    new_tokens = values.get("max_new_tokens") or 0
+    options = ViewOptions(values.get("layer"), values.get("head"), count, num_beams, new_tokens, max_lines, command)
     answers = shown.probe(sources, options)
     shown.figure(answers[0], options)  # raises if the layer or the head does not exist
     return ModelView(name, answers, shown, options)

@@ -69,6 +69,17 @@ def test_a_text_that_is_too_long_is_truncated(qkv, folders, tmp_path):
     assert len(stored(tmp_path / "a.html")[0]["texts"][0]) == 10
 
 
+def test_a_language_model_generates_before_the_view(qkv, folders, tmp_path):
+    done = qkv("view", folders["gpt2"], TEXT[:4], "--max-new-tokens", 3, "--page", tmp_path / "a.html")
+    assert done.code == 0
+    (example,) = stored(tmp_path / "a.html")
+    assert example["generation"]["prompt"] == len(example["generation"]["steps"]) - 3
+    assert all(step["rank"] == 1 for step in example["generation"]["steps"][example["generation"]["prompt"] - 1 : -1])
+    refused = qkv("view", folders["bert"], TEXT, "--max-new-tokens", 3)
+    assert refused.code == 2
+    assert "--max-new-tokens" in refused.err
+
+
 def test_a_vision_transformer_is_drawn_over_the_image(qkv, folders, tmp_path):
     page, png = tmp_path / "a.html", tmp_path / "b.png"
     done = qkv("view", folders["vit"], folders["picture"], "--page", page, "--png", png)

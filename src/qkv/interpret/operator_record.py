@@ -48,7 +48,7 @@ class OperatorRecording:
 
     def heads(self, max_numbers: int) -> tuple[HeadOperator, ...]:
         """Return the heads of the layers called once, for the first batch row, as many as fit into `max_numbers`."""
-        found: list[HeadOperator] = []
+        heads: list[HeadOperator] = []
         for layer, calls in self._calls.items():
             if len(calls) > 1:  # a recurrent model, which attends token by token
                 continue
@@ -57,9 +57,9 @@ class OperatorRecording:
             for head in range(request.shape.heads):
                 max_numbers -= numbers
                 if max_numbers < 0:
-                    return tuple(found)
-                found.append(_head(layer, head, request, weights))
-        return tuple(found)
+                    return tuple(heads)
+                heads.append(_head(layer, head, request, weights))
+        return tuple(heads)
 
 
 @contextmanager
@@ -88,24 +88,24 @@ def _numbers(request: AttentionRequest) -> int:
 
 @torch.no_grad()
 def _head(layer: str, head: int, request: AttentionRequest, weights: Tensor | None) -> HeadOperator:
-    one = request.subset((head,), None)
-    query, key = one.features()
-    position = one.position
-    scores = REFERENCE.align_input(replace(one, mask=None)).scores
+    selected = request.subset((head,), None)
+    query, key = selected.features()
+    position = selected.position
+    scores = REFERENCE.align_input(replace(selected, mask=None)).scores
     allowed = torch.ones_like(scores, dtype=torch.bool)
-    if one.mask is not None:
-        allowed = one.mask.to_dense(one.shape).expand_as(scores)
-    seen = REFERENCE.weights(one) if weights is None else weights[:, head : head + 1]
-    output = seen.to(one.value.dtype) @ repeat_kv(one.value, one.groups)
+    if selected.mask is not None:
+        allowed = selected.mask.to_dense(selected.shape).expand_as(scores)
+    seen = REFERENCE.weights(selected) if weights is None else weights[:, head : head + 1]
+    output = seen.to(selected.value.dtype) @ repeat_kv(selected.value, selected.groups)
     if position is not None and position.adds_to_output:
-        output = output + position.add_to_output(seen.to(one.value.dtype), one.shape)
-    arrays = (query, key, one.value, scores, allowed, seen, output)
+        output = output + position.add_to_output(seen.to(selected.value.dtype), selected.shape)
+    arrays = (query, key, selected.value, scores, allowed, seen, output)
     return HeadOperator(
         layer,
         head,
-        _formula(one.score),
-        _formula(one.align),
-        one.score.checked_scale(query, key) if isinstance(one.score, DotProduct) else None,
+        _formula(selected.score),
+        _formula(selected.align),
+        selected.score.checked_scale(query, key) if isinstance(selected.score, DotProduct) else None,
         position is not None and position.adds_bias,
         position is not None and position.adds_to_output,
         *(_array(values) for values in arrays),

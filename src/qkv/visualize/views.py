@@ -98,7 +98,7 @@ class View:
         """Return the answers of the model with their attention."""
         self.reader = AttentionProbe(self.run, device=self.device)
         self.layers = len(self.reader.layers)
-        return self.reader(sources, options.layer)
+        return self.reader(sources, options.layer, max_new_tokens=options.max_new_tokens)
 
     def heading(self, answer: Any) -> str:
         """Return a line that describes an answer."""
@@ -156,12 +156,6 @@ class LanguageModelView(View):
 
     model_class = LanguageModel
     options = View.options | {"max_new_tokens"}
-
-    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
-        """Continue the texts."""
-        self.reader = AttentionProbe(self.run, device=self.device)
-        self.layers = len(self.reader.layers)
-        return self.reader(sources, options.layer, max_new_tokens=options.max_new_tokens)
 
 
 class SpeechView(View):

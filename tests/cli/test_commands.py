@@ -116,9 +116,16 @@ def test_commands_and_options() -> None:
         "models show": ["--json"],
         "models download": ["--from", "--json"],
         "models package": ["--dtype", "--json", "--max-size", "--note", "--num-beams"],
+        "serve": [
+            "--api-keys", "--batch-all", "--device", "--dtype", "--host", "--max-batch", "--max-body", "--max-inputs",
+            "--max-queue", "--max-tokens", "--port", "--timeout",
+        ],
         "claims": ["--json", "--output"],
         "claims show": ["--json", "--output"],
-        "claims run": ["--all", "--device", "--json", "--output", "--resume", "--scale", "--seeds"],
+        "claims run": [
+            "--all", "--device", "--first-seed", "--json", "--output", "--resume", "--scale", "--seeds", "--workers",
+        ],
+        "claims figure": ["--device", "--json", "--output", "--png", "--seed"],
         "claims report": ["--json", "--output"],
         "data list": ["--data-dir", "--json"],
         "data baseline": ["--data-dir", "--json", "--output", "--sentences", "--split"],

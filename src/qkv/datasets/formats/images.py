@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-import torch
 from jaxtyping import Int64, UInt8
 from numpy import ndarray
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -18,7 +17,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from qkv.errors import InputError
 from qkv.runtime.bars import Bars
 from qkv.runtime.files import open_regular
-from qkv.runtime.memory import require_memory
 from qkv.runtime.native import silence_native_stderr
 from qkv.runtime.text import printable
 
@@ -96,6 +94,10 @@ def read_images(
 
     All files are tried before an unreadable one is an error, so that the message has their number.
     """
+    import torch  # torch is slow to import, and listing datasets does not need it
+
+    from qkv.runtime.memory import require_memory
+
     size = len(paths) * channels * side * side
     what = f"{len(paths):,} images of {side} x {side} pixels"
     require_memory(what, {"pixels": size}, torch.device("cpu"), lambda: "set a smaller data.side")

@@ -15,6 +15,7 @@ PACKAGES = (
     "attention", "nn", "models", "datasets", "tokenizers", "metrics", "generation", "hub", "pipelines", "tasks",
     "training", "interpret", "visualize",
 )  # fmt: skip
+ONLY_HERE = ("qkv.experiments.", "qkv.visualize.")  # names whose packages have no page, or another `__all__`
 MODULES = ("qkv.config", "qkv.registry", "qkv.errors", "qkv.types")
 
 
@@ -33,7 +34,17 @@ def _top_level() -> str:
     table = "\n".join(["| name | |", "|---|---|", *names])
     packages = [f"- [qkv.{name}]({name}.md): {_summary(importlib.import_module(f'qkv.{name}'))}" for name in PACKAGES]
     packages.append("- [config, registry, errors, types](other.md)")
-    return "\n\n".join(["# qkv", "What `import qkv` offers.", table, "## Packages", "\n".join(packages)]) + "\n"
+    functions = [_directive(value, name) for name, value in _public(qkv).items() if _path(value).startswith(ONLY_HERE)]
+    parts = [
+        "# qkv",
+        "What `import qkv` offers.",
+        table,
+        "## Packages",
+        "\n".join(packages),
+        "## Functions",
+        *functions,
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _package(name: str) -> str:

@@ -107,8 +107,8 @@ def test_commands_and_options() -> None:
         "embed": ["--batch-size", "--device", "--input", "--json", "--normalize", "--output", "--pooling", "--strict"],
         "convert": ["--dtype", "--json", "--to"],
         "view": [
-            "--count", "--device", "--document", "--full", "--head", "--input", "--json", "--layer", "--num-beams",
-            "--open", "--page", "--png",
+            "--count", "--device", "--document", "--full", "--head", "--input", "--json", "--layer",
+            "--max-new-tokens", "--num-beams", "--open", "--page", "--png",
         ],
         "recipes": ["--json"],
         "recipes show": ["--json", "--set"],

@@ -33,7 +33,8 @@ PIPELINES = [
     (view.view, ViewOptions),
 ]
 NOT_OPTIONS = {"self", "texts", "prompts", "paths", "sentences", "questions", "context", "sampling", "attention"}
-NOT_IN_VIEW = {name for name in inspect.signature(library.Translator.__call__).parameters if name != "num_beams"}
+TRANSLATED = inspect.signature(library.Translator.__call__).parameters.keys()
+NOT_IN_VIEW = {"max_lines", "command"} | TRANSLATED - {"num_beams"}
 NOT_IN_EVALUATE = set(GenerationConfig.model_fields) - {"num_beams", "length_penalty"}
 
 

@@ -1,6 +1,7 @@
 """Photographs from their archive to a caption: features, training, evaluation, and captions with their pages."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,7 +48,9 @@ def test_a_photograph_is_captioned_by_a_model_of_features(qkv: Command, run: Pat
     caption = json.loads(ended.out)
     assert caption["grid"] == [2, 2]
     assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in caption["attention"])
-    assert 'width="288" height="192"' in page.read_text()  # the aspect ratio of the photograph
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text())
+    picture = json.loads(data)["examples"][0]["picture"]
+    assert picture["width"] / picture["height"] == pytest.approx(1.5, abs=0.02)  # the aspect ratio of the photograph
     with Image.open(figure) as image:
         assert image.height > 60  # a row
 

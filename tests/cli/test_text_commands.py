@@ -102,7 +102,7 @@ def test_a_conllu_file_is_read_by_sentence(qkv, folders, tmp_path):
     )
     (tmp_path / "in.conllu").write_text("\n".join(rows))
     found = objects(qkv("tag", folders["tag"], "--input", tmp_path / "in.conllu", "--json").out)
-    wanted = library.Tagger(folders["tag"], device="cpu")(sentences)
+    wanted = library.Tagger(folders["tag"], device="cpu")([tuple(words) for words in sentences])
     assert [(one["text"], one["words"], one["tags"]) for one in found] == [
         (one.text, list(one.words), list(one.tags)) for one in wanted
     ]

@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--resume", "none", "--output", "x"], "--output cannot be combined"),
         (["--resume", "none", "--overwrite"], "--overwrite cannot be combined"),
         (["--resume", "none", "--dry-run"], "--dry-run cannot be combined"),
-        (["--resume", "none", "--strict"], "--data, --valid"),
+        (["--resume", "none", "--strict"], "--data, --column"),
     ],
 )
 def test_invalid_arguments_are_errors_and_nothing_is_written(

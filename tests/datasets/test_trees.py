@@ -16,7 +16,7 @@ from qkv.datasets.examples.trees import (
     escape_brackets,
     parse_trees,
 )
-from qkv.datasets.user_files import UserTrees
+from qkv.datasets.user_texts import UserTrees
 from qkv.errors import InputError
 
 CAT = "(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .)))"

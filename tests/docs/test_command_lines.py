@@ -10,12 +10,14 @@ from typer.core import TyperGroup
 
 from qkv.cli.main import UsageError, app
 from qkv.errors import InputError
+from qkv.experiments.claims.note_figures import FIGURES
 from qkv.registry import registered
 from qkv.training.recipe import read_recipe, recipe_names
 from tests.docs.blocks import blocks, inline_commands, notebooks, pages, qkv_arguments, shell_cells
 
 COMMAND = typer.main.get_command(app)
 PLACEHOLDER = re.compile(r"\.\.\.|…|\b(RUN|RECIPE|MODEL|FOLDER|FILE|NAME|ID|SEED|KEY=VALUE|NAMES?)\b|\$|<|\[")
+COMPLETION = ("--install-completion", "--show-completion")  # parsing would install it
 RUN = re.compile(r"(?<!docs/)runs/([a-z][\w-]*)-\d+")
 
 
@@ -32,7 +34,7 @@ def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
 
 def problem(arguments: list[str], *, prose: bool = False) -> str | None:
     """Return what is wrong with a command line, None if nothing is; prose may name a command without its arguments."""
-    if not arguments or PLACEHOLDER.search(arguments[0]):
+    if not arguments or PLACEHOLDER.search(arguments[0]) or arguments[0] in COMPLETION:
         return None
     plugin = "--plugin" in arguments
     if plugin:  # parsing would load the file
@@ -84,6 +86,9 @@ def _problem_of_claim(name: str, parameters: dict[str, Any]) -> str | None:
     if not name.startswith("qkv claims "):
         return None
     named = [value for key in ("name", "names") for value in _texts(parameters.get(key))]
+    if name == "qkv claims figure":
+        unknown = [value for value in named if value not in FIGURES and not PLACEHOLDER.search(value)]
+        return f"no figure {unknown[0]}" if unknown else None
     numbers = {str(claim.number) for claim in registered("claim").values()}
     unknown = [
         value for value in named

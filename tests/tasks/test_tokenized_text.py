@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from qkv.datasets.dataset import TextDataset
 from qkv.datasets.shards import large_text
 from qkv.datasets.shards.large_text import LargeText, recorded_sha256, tokenized_folder
-from qkv.datasets.user_files import UserText
+from qkv.datasets.user_texts import UserText
 from qkv.errors import InputError
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
@@ -85,7 +85,7 @@ def test_large_texts_are_read_from_shards_and_small_ones_from_memory(
     small = load(file, shards=None)
     assert type(small) is TextDataset
     assert small.splits["train"] + small.splits["valid"] == TEXT
-    monkeypatch.setattr("qkv.datasets.user_files.LARGE_BYTES", len(TEXT) - 1)
+    monkeypatch.setattr("qkv.datasets.user_texts.LARGE_BYTES", len(TEXT) - 1)
     assert isinstance(load(file, shards=None), LargeText)
     assert type(load(file, shards=False)) is TextDataset
 

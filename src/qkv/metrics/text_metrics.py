@@ -111,13 +111,23 @@ def confidence_intervals(texts: Sequence[str], references: Sequence[str]) -> dic
 
     if len(texts) < MIN_RESAMPLED:
         return {}
-    scores: dict[str, Any] = {
-        name: metric.corpus_score(texts, [references], n_bootstrap=RESAMPLES)
-        for name, metric in (("bleu", BLEU()), ("chrf", CHRF()))
-    }
     return {
-        name: Interval(float(score._mean - score._ci), float(score._mean + score._ci)) for name, score in scores.items()
+        name: _resampled_interval(metric, texts, references) for name, metric in (("bleu", BLEU()), ("chrf", CHRF()))
     }
+
+
+def _resampled_interval(metric: Any, texts: Sequence[str], references: Sequence[str]) -> Interval:
+    """Return the interval of sacrebleu: the mean of the resamples, plus and minus half the width of their middle 95 %.
+
+    Its own estimate fails if the scores of some resamples are 0, which have another type than the rest.
+    """
+    from sacrebleu.significance import _bootstrap_resample
+
+    statistics = metric._extract_corpus_statistics(texts, [references])
+    scores = sorted(float(score.score) for score in _bootstrap_resample(statistics, metric, RESAMPLES)[1])
+    mean, left_out = sum(scores) / len(scores), len(scores) // 40
+    half_width = (scores[-left_out - 1] - scores[left_out]) / 2
+    return Interval(mean - half_width, mean + half_width)
 
 
 def sentence_chrf(text: str, reference: str) -> float:

@@ -180,7 +180,7 @@ class ImageClassificationTask(Task):
     @torch.inference_mode()
     def evaluate(self, model: ViT, data: ImageDataset, split: str) -> Evaluation:
         """All metrics on a split, the scores of each class, and the calibration."""
-        examples = data.splits[split]
+        examples = self.examples(data, split)
         logits = list(self._logits(model, examples))
         references = [examples.names[label] for label in examples.labels.tolist()]
         sources = examples.files or [f"picture {number}" for number in range(1, len(examples) + 1)]

@@ -123,7 +123,7 @@ def test_show_reads_only_the_beginning_of_a_large_text(
     with text.open("ab") as file:
         file.write(b"\n\nmore text" * 2**17 + b"\xff")
     monkeypatch.setattr(large_text, "LARGE_BYTES", 1000)
-    monkeypatch.setattr("qkv.datasets.user_texts.LARGE_BYTES", 1000)
+    monkeypatch.setattr("qkv.datasets.detect.LARGE_BYTES", 1000)
     shown = qkv("data", "show", text, "--count", "2")
     assert shown.code == 0, shown.err
     assert shown.out.splitlines() == text.read_bytes().decode(errors="replace").split("\n\n")[:2]

@@ -270,6 +270,9 @@ def _written(folder: Path, plan: BuildPlan, numbers: Sequence[int], workers: int
         writer = ShardWriter(folder, plan)
         yield from ((number, writer.write(number)) for number in numbers)
         return
+    from qkv.runtime.memory import trim_heap  # imports torch
+
+    trim_heap()  # training the tokenizer has left free memory, and the workers need theirs
     with ProcessPool(workers, _start_worker, (folder, plan, loaded_plugins())) as pool:
         try:
             for future in as_completed([pool.submit(_write_in_worker, number) for number in numbers]):

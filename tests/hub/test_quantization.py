@@ -66,6 +66,14 @@ def logits(model: Any) -> torch.Tensor:
         return model(TOKENS) if isinstance(model, GPT2) else model(TOKENS, TOKENS)
 
 
+def test_type_of_the_weights_by_name(tmp_path):
+    folder = saved(build("gpt2"), tmp_path / "model")
+    assert load(folder, dtype="bfloat16").embed.weight.dtype == torch.bfloat16
+    for name in ("int8", "bfloat", "load", torch.int8):
+        with pytest.raises(InputError, match="floating-point"):
+            load(folder, dtype=name)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "transformer"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_round_trip(name, tied, tmp_path):

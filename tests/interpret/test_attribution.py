@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -259,6 +260,15 @@ def test_a_model_without_attention_says_so():
         attribute(document_without_attention(), "attention")
 
 
+def test_gradients_of_int8_weights():
+    explanation = qkv.explain("tatoeba-en-de", "Good morning!", method="gradient")  # the packaged weights are int8
+    dequantized = qkv.load("tatoeba-en-de", dequantize=True)
+    assert np.array_equal(explanation.scores, qkv.explain(dequantized, "Good morning!", method="gradient").scores)
+    assert np.abs(explanation.scores).min() > 0
+    with pytest.raises(InputError, match="dequantize"):
+        qkv.explain(qkv.load("tatoeba-en-de"), "Good morning!", method="gradient")
+
+
 def document_without_attention() -> DocumentClassification:
     tokenizer = WordTokenizer.train(["A fine film."])
     model = random_weights(HAN(HANConfig(vocab_size=len(tokenizer), embedding_dim=4, hidden_dim=3, pooling="mean")))
@@ -270,6 +280,7 @@ def test_explain_returns_scores_of_one_or_all_outputs(tmp_path):
     model.tokenizer = tiny_tokenizer(tmp_path)
     explanation = qkv.explain(model, BERT_TEXT, method="gradient", target="b")
     assert explanation.units == ("the", "cat", "sat", "on", "a", "mat")
+    assert explanation.explained.spaced == (False, True, True, True, True, True)
     assert explanation.outputs == ("b",)
     assert explanation.scores.shape == (6,)
     assert explanation.prediction in ("a", "b", "c")

@@ -178,7 +178,7 @@ class ModelFolder:
 def load(
     folder: str | os.PathLike[str],
     device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     *,
     dequantize: bool = False,
 ) -> Any:
@@ -187,8 +187,8 @@ def load(
     `folder` is a saved model, a training run, a Hugging Face directory of a supported family, a released ELMo, a file
     of llama2.c, the name of a pretrained model (`qkv models`), or "owner/name" on the Hugging Face Hub. Names and
     shapes are checked against the file headers before memory is allocated. Weights are converted to float32 unless
-    `dtype` is given. The int8 weights of a quantized GPT-2, Llama or Transformer (`qkv convert --dtype int8`) stay in
-    the file, which is mapped into memory, unless `dequantize` is set.
+    `dtype` is given (torch.bfloat16 or "bfloat16"). The int8 weights of a quantized GPT-2, Llama or Transformer
+    (`qkv convert --dtype int8`) stay in the file, which is mapped into memory, unless `dequantize` is set.
     """
     return load_as(object, folder, device, dtype, dequantize=dequantize)
 
@@ -197,14 +197,13 @@ def load_as(
     kind: type[Any],
     folder: str | os.PathLike[str],
     device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     *,
     dequantize: bool = False,
 ) -> Any:
     """Load a saved model like `load`; raise before reading weights unless it is a subclass of `kind`."""
     folder, target_device = os.fspath(folder), pick_device(device)
-    if dtype is not None and not dtype.is_floating_point:
-        raise InputError(f"dtype {dtype} is not a floating-point type")
+    dtype = floating_point_type(dtype)
     while True:
         checkpoints = checkpoints_in(Path(folder))
         try:
@@ -215,6 +214,14 @@ def load_as(
         except InputError:
             if checkpoints_in(Path(folder)) == checkpoints:
                 raise  # else a training run has replaced its checkpoints meanwhile
+
+
+def floating_point_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """Return a floating-point type by its name; raise for other types."""
+    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype is not None and not (isinstance(named, torch.dtype) and named.is_floating_point):
+        raise InputError(f"dtype {dtype} is not a floating-point type, such as float32 or bfloat16")
+    return named
 
 
 def _describe(kind: type[Any]) -> str:

@@ -17,6 +17,7 @@ from qkv.attention.layers import select_layers
 from qkv.attention.score_shape import Weights
 from qkv.errors import InputError
 from qkv.nn.multi_head import MultiHeadAttention
+from qkv.nn.quantized import is_quantized
 from qkv.types import Bool, Float, Int, Tensor
 
 NO_UNIT = -1  # owner of a position that belongs to no unit, such as [CLS]
@@ -71,6 +72,8 @@ class Explainable(ABC):
         self.model = model
         self.units = units
         self.owner = owner  # index of the unit that each input position belongs to, or NO_UNIT
+        # whether the text has whitespace before each unit
+        self.spaced = tuple(self.unit == "word" or unit[:1].isspace() for unit in units)
 
     def explain_outputs(self, text: str, outputs: Sequence[str], classes: Sequence[int]) -> None:
         """Set the prediction and its outputs."""
@@ -160,7 +163,10 @@ class Explainable(ABC):
                 module = getattr(module, name, None)
             if isinstance(module, nn.Embedding):
                 return module
-        raise InputError(f"gradients are not available: {type(self.model).__name__} has no embedding of its tokens")
+        reason = f"{type(self.model).__name__} has no embedding of its tokens"
+        if is_quantized(self.model):
+            reason = "the weights are int8; load the model with qkv.load(..., dequantize=True)"
+        raise InputError(f"gradients are not available: {reason}")
 
     # attention
 

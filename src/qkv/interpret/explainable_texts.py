@@ -43,16 +43,21 @@ class TextClassification(Classified):
         self.ids, first = self.encoder.add_special_tokens(ids), self.encoder.first_position
         owner = torch.full((len(self.ids),), NO_UNIT)
         owner[first : first + len(ids)] = torch.arange(len(ids))
-        super().__init__(classifier.model, self._pieces(text, len(ids)), owner)
+        pieces, begins = self._pieces(text, len(ids))
+        super().__init__(classifier.model, pieces, owner)
+        self.spaced = tuple(any(map(str.isspace, text[max(0, begin - 1) : begin + 1])) for begin in begins)
         self._find_layers()
         self.explain_label(target)
 
-    def _pieces(self, text: str, count: int) -> tuple[str, ...]:
-        """Return the display text of the tokens."""
+    def _pieces(self, text: str, count: int) -> tuple[tuple[str, ...], list[int]]:
+        """Return the display text of the tokens, and the index of their first character."""
         if isinstance(self.encoder, WordExampleEncoder):
-            return tuple(text[begin:end] for begin, end in split_words(text))[:count]
+            words = [*split_words(text)][:count]
+            return tuple(text[begin:end] for begin, end in words), [begin for begin, _ in words]
         (encoding,) = self.encoder.tokenizer.encode_with_offsets([text])
-        return encoding.pieces[:count] or (text,)
+        if not encoding.pieces:
+            return (text,), [0]
+        return encoding.pieces[:count], [begin for begin, _ in encoding.offsets[:count]]
 
     def _find_layers(self) -> None:
         """Find the attention pooling or, for BERT, the self-attention layers, whose query is [CLS]."""

@@ -108,7 +108,8 @@ def explain_prediction(prediction: Explainable, method: str, options: Attributio
 
 def build_pipeline(model: ModelSource, device: str | torch.device = "auto") -> ExplainedPipeline:
     """Return the pipeline of a model that can be explained."""
-    network: Any = model if isinstance(model, nn.Module) else load(model, pick_device(device))
+    # Gradients need floating-point weights.
+    network: Any = model if isinstance(model, nn.Module) else load(model, pick_device(device), dequantize=True)
     if isinstance(network, ShowAttendTell):
         return Captioner(network)
     if isinstance(network, EncoderDecoder) and network.log_mel is None:

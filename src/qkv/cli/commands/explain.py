@@ -154,6 +154,10 @@ def _explain_input(
     if faithfulness:
         for explanation in explanations:
             _ = explanation.faithfulness  # measured on first access, before any output is written
+    if page is not None:  # before the results, whose reader may close the pipe
+        from qkv.visualize.pages.explanation_page import save_explanations
+
+        page = save_explanations(explanations, page, source)
     with results_to(output):
         if json:
             for explanation in explanations:
@@ -161,9 +165,7 @@ def _explain_input(
         else:
             _print(prediction, explanations, top, faithfulness=faithfulness)
     if page is not None:
-        from qkv.visualize.pages.explanation_page import save_explanations
-
-        info(f"page: {save_explanations(explanations, page, source)}")
+        info(f"page: {page}")
 
 
 def _print(prediction: "Explainable", explanations: "list[Explanation]", top: int, *, faithfulness: bool) -> None:

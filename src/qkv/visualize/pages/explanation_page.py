@@ -10,8 +10,9 @@ from jaxtyping import Float
 
 from qkv.interpret.explainable_decoders import ImageCaption
 from qkv.interpret.explanation import Explanation
+from qkv.runtime.text import printable
 from qkv.visualize.colormap import ON_DARK, ON_LIGHT, readable_on, shade
-from qkv.visualize.glyphs import clipped, visible
+from qkv.visualize.glyphs import LONGEST_TEXT, clipped, visible
 from qkv.visualize.image_overlay import coloured, data_url, resized
 from qkv.visualize.pages.template import write_page
 
@@ -62,13 +63,13 @@ def _row(explanation: Explanation, number: int) -> str:
 def _words(explanation: Explanation, scores: Float[np.ndarray, "units"]) -> str:
     """Return the units of a text, shaded by score."""
     peak = float(np.abs(scores).max()) or 1.0
-    gap = " " if explanation.explained.unit == "word" else ""
+    sentences = explanation.explained.unit == "sentence"
     spans = []
-    for unit, score in zip(explanation.units, scores.tolist(), strict=True):
-        before = " " if unit[:1].isspace() and unit.strip() else gap
-        text = html.escape(visible(unit.strip() or unit))
+    for unit, spaced, score in zip(explanation.units, explanation.explained.spaced, scores.tolist(), strict=True):
+        text = html.escape(printable(unit, LONGEST_TEXT) if sentences else visible(unit.strip() or unit))
+        before = " " if spaced else ""
         spans.append(f'{before}<span class="{_class(score / peak)}" title="{score:.4f}">{text}</span>')
-    separator = "<br>" if explanation.explained.unit == "sentence" else ""
+    separator = "<br>" if sentences else ""
     return f'<p class="words" dir="auto">{separator.join(spans).strip()}</p>'
 
 

@@ -336,6 +336,7 @@ class PairWork:
             contenders |= {
                 "joeynmt": partial(peers.joeynmt_transformer, self),
                 "joeynmt, helped": partial(peers.joeynmt_transformer, self, helped=True),
+                "transformers": partial(peers.transformers_marian, self),
                 "nn.Transformer": partial(peers.torch_transformer, self),
                 "nn.Transformer, compiled": partial(peers.torch_transformer, self, compiled=True),
             }

@@ -109,6 +109,25 @@ def transformers_vit(images: Tensor, labels: Tensor) -> Update:
     )
 
 
+def transformers_marian(work: Any) -> Update:
+    """Marian of transformers, with PyTorch's loss and its fused Adam."""
+    transformers = importlib.import_module("transformers")
+    batch = work.data()
+    config = transformers.MarianConfig(
+        vocab_size=work.vocabulary, d_model=work.embedding, encoder_layers=work.layers, decoder_layers=work.layers,
+        encoder_attention_heads=work.heads, decoder_attention_heads=work.heads, encoder_ffn_dim=work.ffn,
+        decoder_ffn_dim=work.ffn, dropout=work.dropout, activation_function="relu", pad_token_id=PAD,
+        decoder_start_token_id=PAD, max_position_embeddings=work.length, use_cache=False,
+    )  # fmt: skip
+    model = transformers.MarianMTModel(config).to(work.device).train()
+    mask = torch.ones_like(batch.source)
+
+    def logits() -> Tensor:
+        return model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.target_in).logits
+
+    return _adam(work, model, partial(_smoothed, logits, batch), fused=True)
+
+
 # --------------------------------------------------------------------------------------------------------- JoeyNMT
 
 

@@ -63,7 +63,7 @@ def test_the_weights_of_pretrained_models_are_small() -> None:
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new virtual environment with the wheel and its dependencies, in the versions of constraints.txt."""
     folder = tmp_path_factory.mktemp("wheel")
-    build = ["-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(ROOT)]
+    build = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "dist"), str(ROOT)]
     subprocess.run([sys.executable, *build], check=True, capture_output=True, timeout=300)
     subprocess.run([sys.executable, "-m", "venv", str(folder / "env")], check=True, timeout=300)
     (wheel,) = (folder / "dist").glob("qkv-*.whl")

@@ -68,14 +68,19 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", str(folder / "env")], check=True, timeout=300)
     (wheel,) = (folder / "dist").glob("qkv-*.whl")
     install = ["-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), str(wheel)]
-    subprocess.run([str(folder / "env" / "bin" / "python"), *install], check=True, timeout=1800)
+    subprocess.run([str(folder / "env" / "bin" / "python"), *install], env=outside_variables(), check=True, timeout=1800)
     return folder
+
+
+def outside_variables() -> dict[str, str]:
+    """Environment variables without those that could make the checkout importable or change the commands."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "QKV", "OMP"))}
 
 
 def run(clean: Path, arguments: list[str]) -> tuple[str, float]:
     """Run a command in the environment, in an empty folder and without network; return its output and seconds."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "QKV", "OMP"))}
-    variables |= NO_NETWORK | {"HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(clean / "cache"), "HOME": str(clean)}
+    variables = outside_variables() | NO_NETWORK
+    variables |= {"HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(clean / "cache"), "HOME": str(clean)}
     (clean / "work").mkdir(exist_ok=True)
     began = time.monotonic()
     done = subprocess.run(

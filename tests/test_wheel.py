@@ -68,7 +68,9 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", str(folder / "env")], check=True, timeout=300)
     (wheel,) = (folder / "dist").glob("qkv-*.whl")
     install = ["-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), str(wheel)]
-    subprocess.run([str(folder / "env" / "bin" / "python"), *install], env=outside_variables(), check=True, timeout=1800)
+    subprocess.run(
+        [str(folder / "env" / "bin" / "python"), *install], env=outside_variables(), check=True, timeout=1800
+    )
     return folder
 
 

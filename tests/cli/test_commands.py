@@ -107,7 +107,7 @@ def test_commands_and_options() -> None:
         "embed": ["--batch-size", "--device", "--input", "--json", "--normalize", "--output", "--pooling", "--strict"],
         "convert": ["--dtype", "--json", "--to"],
         "view": [
-            "--count", "--device", "--document", "--full", "--head", "--input", "--json", "--layer",
+            "--compare", "--count", "--device", "--document", "--full", "--head", "--input", "--json", "--layer",
             "--max-new-tokens", "--num-beams", "--open", "--page", "--png",
         ],
         "recipes": ["--json"],

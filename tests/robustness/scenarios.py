@@ -144,8 +144,8 @@ RUNS = [
     _used("evaluate", "run/bert_classifier", "--split", "valid", written=("run/.lock", "run/results.jsonl")),
     _used("translate", "run/rnn_seq2seq", "12 May 1984"),
     Scenario("view run/ntm", "run", "run/ntm", (
-        "view", "{in}/run", "5", "--png", "{out}", *CPU
-    ), ("run/*", "run/*/*"), RUN, "memory.png", (), "png"),
+        "view", "{in}/run", "5", "--page", "{out}", *CPU
+    ), ("run/*", "run/*/*"), RUN, "memory.html", (), "html"),
     Scenario("compare", "run", "runs", (
         "compare", "{in}/rnn_seq2seq", "{in}/transformer", "--output", "{out}"
     ), ("*/results.jsonl", "*/recipe.toml", "*"), ("bytes", "text", "special", "folder"), "page.md", (), "md"),

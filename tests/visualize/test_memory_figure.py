@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from qkv.cli.main import app
 from qkv.errors import InputError
-from qkv.interpret.memory_probe import MemoryTrace
+from qkv.interpret.memory_probe import MemoryTrace, used_locations
 from qkv.training import job
 from qkv.training.recipe import read_recipe
-from qkv.visualize.memory_figure import _draw, save_memory_png, used_locations
+from qkv.visualize.memory_figure import _draw, save_memory_png
 
 
 def marching(heads: int = 1, locations: int = 50, times: int = 1) -> MemoryTrace:
@@ -32,7 +32,7 @@ def marching(heads: int = 1, locations: int = 50, times: int = 1) -> MemoryTrace
 
 def test_only_used_locations_and_a_margin_are_shown():
     seen = marching()
-    assert used_locations(np.concatenate((seen.write_weights, seen.read_weights))) == list(range(8, 17))
+    assert used_locations(seen.write_weights, seen.read_weights) == list(range(8, 17))
     assert used_locations(np.full((1, 4, 100), 0.01)) == list(range(100))
     assert used_locations(np.eye(5)[None]) == list(range(5))
     one = np.zeros((1, 1, 20))
@@ -80,7 +80,7 @@ def test_the_figure_is_written_as_png(tmp_path):
 
 
 @pytest.mark.usefixtures("unchecked")  # which would take longer than all else
-def test_view_plots_one_sequence_of_the_given_size(tmp_path):
+def test_view_shows_sequences_of_the_given_sizes(tmp_path):
     pytest.importorskip("matplotlib")
     sizes = ["model.hidden_dim=4", "model.locations=3", "model.location_dim=2", "data.size=4", "train.batch_size=4"]
     run = job.begin(read_recipe("recall-ntm", [*sizes, "train.epochs=1"]), tmp_path / "run", "cpu").run
@@ -88,12 +88,19 @@ def test_view_plots_one_sequence_of_the_given_size(tmp_path):
     def view(*arguments: object) -> Result:
         return CliRunner().invoke(app, ["view", *map(str, arguments), "--device", "cpu"], catch_exceptions=False)
 
-    ended = view(run.folder, "3")
-    assert ended.stdout == f"{run.folder / 'memory.png'}\n"
+    ended = view(run.folder, "3", "4")
+    assert ended.stdout.startswith("write_heads\n")
+    assert ended.stdout.splitlines()[-1] == str(run.folder / "attention.html")
     assert "of size 3" in ended.stderr
     assert "of 18 bits wrong" in ended.stderr
-    assert '"size": "6"' in view(run.checkpoints[-1], "--png", tmp_path / "other.png", "--json").stdout
+    text = (run.folder / "attention.html").read_text(encoding="utf-8")
+    assert "sequence of size 3" in text
+    assert "sequence of size 4" in text
+    page = tmp_path / "other.html"
+    ended = view(run.checkpoints[-1], "--page", page, "--png", tmp_path / "other.png", "--json")
+    assert '"size": "6"' in ended.stdout
+    assert page.exists()
     assert (tmp_path / "other.png").exists()
-    for arguments, words in ((["0"], "'0'"), (["3", "4"], "not 2"), (["3", "--layer", "x"], "--layer")):
+    for arguments, words in ((["0"], "'0'"), (["3", "--layer", "x"], "layer 'x'"), (["3", "--count", "2"], "--count")):
         with pytest.raises(InputError, match=words):
             view(run.folder, *arguments)

@@ -16,6 +16,9 @@ from qkv.nn.interfaces import SequenceModel
 from qkv.runtime.device import pick_device
 from qkv.types import Tensor
 
+USED = 0.05  # minimum weight of a location in use
+MARGIN = 2  # locations around those in use
+
 
 @dataclass(frozen=True)
 class MemoryTrace:
@@ -71,6 +74,24 @@ class MemoryProbe:
             _array(records["write_heads"].weights[0]),
             _array(records["read_heads"].weights[0]),
         )
+
+
+def used_locations(*weights: Float[np.ndarray, "heads steps locations"]) -> list[int]:
+    """Return the locations that some heads use and a margin around them, in order.
+
+    Locations are circular; the ring is cut so as to omit the longest unused stretch.
+    """
+    largest = np.concatenate(weights).max(axis=(0, 1))
+    count = len(largest)
+    used = np.flatnonzero(largest >= USED)
+    if not len(used):
+        return list(range(count))
+    unused = np.diff(used, append=used[0] + count)  # distance from each to the next
+    longest = int(unused.argmax())
+    if unused[longest] <= 2 * MARGIN + 1:
+        return list(range(count))
+    first = int(used[(longest + 1) % len(used)]) - MARGIN
+    return [location % count for location in range(first, first + count - int(unused[longest]) + 2 * MARGIN + 1)]
 
 
 def _array(tensor: Float[Tensor, "..."]) -> Float[np.ndarray, "..."]:

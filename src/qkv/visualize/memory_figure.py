@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from qkv.interpret.memory_probe import MemoryTrace
+from qkv.interpret.memory_probe import MemoryTrace, used_locations
 from qkv.visualize.plotting import QUIET, TEXT, attention_colormap, new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ _CELL = 0.16  # inches, reduced to keep the figure below its maximum size
 _LONGEST_SIDE = 14.0
 _LEAST_WIDTH = 4.0
 _GAP = 0.42  # inches between panels
-_MARGIN = 2  # locations shown around those in use
-_USED = 0.05  # minimum weight of a location in use
 _LABELS = 8  # maximum number of row labels per panel
 _LABEL_HEIGHT, _LABEL_WIDTH = 0.14, 0.28  # inches; closer labels would overlap
 _DOT = 0.35  # fraction of the cell size
@@ -37,25 +35,8 @@ def save_memory_png(remembered: MemoryTrace, path: str | os.PathLike[str]) -> Pa
     return save_figure(_draw(remembered), path, dpi=160, pad_inches=0.2)
 
 
-def used_locations(weights: Float[np.ndarray, "heads steps locations"]) -> list[int]:
-    """Return the locations in use and a margin around them, in order.
-
-    Locations are circular; the ring is cut so as to omit the longest unused stretch.
-    """
-    count = weights.shape[-1]
-    used = np.flatnonzero(weights.max(axis=(0, 1)) >= _USED)
-    if not len(used):
-        return list(range(count))
-    unused = np.diff(used, append=used[0] + count)  # distance from each to the next
-    longest = int(unused.argmax())
-    if unused[longest] <= 2 * _MARGIN + 1:
-        return list(range(count))
-    first = int(used[(longest + 1) % len(used)]) - _MARGIN
-    return [location % count for location in range(first, first + count - int(unused[longest]) + 2 * _MARGIN + 1)]
-
-
 def _draw(remembered: MemoryTrace) -> "Figure":
-    shown = used_locations(np.concatenate((remembered.write_weights, remembered.read_weights)))
+    shown = used_locations(remembered.write_weights, remembered.read_weights)
     answer = remembered.predicted * remembered.answer_mask[:, None]
     panels = [
         (name, values.T, list(range(values.shape[1])))

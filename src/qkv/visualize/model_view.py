@@ -3,10 +3,10 @@
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -18,8 +18,7 @@ from qkv.pipelines.pipeline import ModelSource
 from qkv.registry import names_keywords
 from qkv.runtime.notebook import quoted
 from qkv.training.run import open_run
-from qkv.visualize.image_overlay import data_url
-from qkv.visualize.views import View, ViewOptions, find_view
+from qkv.visualize.views import Compared, View, ViewOptions, find_view
 
 HEIGHT = 640  # pixels of the page in a notebook
 COUNT = 20  # test examples, if no inputs are passed
@@ -34,18 +33,18 @@ class ModelView:
     answers: Sequence[Any]
     shown: View = field(repr=False)
     options: ViewOptions
+    compared: "ModelView | None" = None  # another model on the same inputs
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page, or the figure of a model that has no page, and return its path."""
-        return Path(next(iter(self.write(Path(path)).values())))
+        """Write the page and return its path."""
+        return Path(self.write(Path(path))["page"])
 
     def write(self, page: Path | None = None, png: Path | None = None) -> dict[str, str]:
         """Write the page of all answers, and the figure of the first if `png` is given; return their paths."""
-        if "page" not in self.shown.options:
-            page, png = None, png or page
-        if isinstance(self.shown.run, nn.Module) and page is None and png is None:
+        if isinstance(self.shown.run, nn.Module) and page is None:
             raise InputError(f"{self.name}: a network has no folder to write to: pass the path of a page")
-        return self.shown.write(self.answers, page, png, self.options)
+        compared = None if self.compared is None else Compared(self.compared.shown, self.compared.answers)
+        return self.shown.write(self.answers, page, png, self.options, compared)
 
     def __repr__(self) -> str:
         heading = self.shown.heading(self.answers[0]) if self.answers else ""
@@ -53,13 +52,7 @@ class ModelView:
 
     def _repr_html_(self) -> str:
         with tempfile.TemporaryDirectory() as folder:
-            path = self.save(Path(folder) / ("view.html" if "page" in self.shown.options else "view.png"))
-            if path.suffix == ".png":
-                from PIL import Image
-
-                with Image.open(path) as image:
-                    return f'<img src="{data_url(image)}" alt="{escape(repr(self))}" style="max-width: 100%">'
-            page = path.read_text(encoding="utf-8")
+            page = self.save(Path(folder) / "view.html").read_text(encoding="utf-8")
         # Scripts run, but in an origin of their own, without access to the notebook.
         return (
             f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{escape(page)}" width="100%" height="{HEIGHT}" '
@@ -77,6 +70,7 @@ def view(
     count: int | None = None,
     num_beams: int | None = None,
     max_new_tokens: int | None = None,
+    compare: ModelSource | None = None,
     page: str | os.PathLike[str] | None = None,
     png: str | os.PathLike[str] | None = None,
     device: str = "auto",
@@ -85,13 +79,13 @@ def view(
 
     `inputs` are texts, paths of images or WAV files, or numbers of test examples, as in `qkv view`; without any, a run
     shows `count` examples of its test set. A language model first continues each text by `max_new_tokens` tokens.
-    `page` and `png` write files at once.
+    With `compare`, the page shows another model next to it on the same inputs. `page` and `png` write files at once.
     """
     sources = [inputs] if isinstance(inputs, str | os.PathLike | Tagged) else list(inputs or ())
     texts = [os.fspath(source) if isinstance(source, os.PathLike) else source for source in sources]
     values = {"layer": layer, "head": head, "count": count, "num_beams": num_beams, "page": page, "png": png}
     values["max_new_tokens"] = max_new_tokens
-    result = run_view(model, texts, values, device)
+    result = run_view(model, texts, values, device, compare=compare)
     if page is not None or png is not None:
         result.write(None if page is None else Path(page), None if png is None else Path(png))
     return result
@@ -103,27 +97,59 @@ def run_view(
     values: dict[str, Any],
     device: str = "auto",
     *,
+    compare: ModelSource | None = None,
     max_lines: int | None = None,
     command: str = "",
 ) -> ModelView:
     """Run a model on inputs, after checking that its view supports the options that are not None."""
-    if isinstance(model, nn.Module):
-        name, network = type(model).__name__, type(model)
-        shown = find_view(_LoadedModel(model))(model, device, lambda: _no_data(name))
-    else:
-        name, folder = os.fspath(model), ModelFolder(locate(model))
-        network = folder.network
-        shown = find_view(folder)(Path(name), device, lambda: open_run(Path(name))[1])
-    what = name if isinstance(model, nn.Module) else f"{name} is a {network.__name__}"
-    check_supported(what, shown, values)
+    name, what, shown = _find(model, device)
+    check_supported(what, shown, {**values, "compare": compare})
     if not sources and not shown.default_inputs:
         raise InputError(f"{what}: pass {shown.inputs}")
+    other = None
+    if compare is not None:
+        other = _find(compare, device)
+        check_comparable(shown, other, sources, values)
     count, num_beams = values.get("count") or COUNT, values.get("num_beams") or 1
     new_tokens = values.get("max_new_tokens") or 0
     options = ViewOptions(values.get("layer"), values.get("head"), count, num_beams, new_tokens, max_lines, command)
     answers = shown.probe(sources, options)
     shown.figure(answers[0], options)  # raises if the layer or the head does not exist
-    return ModelView(name, answers, shown, options)
+    compared = None
+    if other is not None:
+        options_of_other = replace(options, layer=None, head=None)  # they are those of the first model
+        compared = ModelView(other.name, other.view.probe(sources, options_of_other), other.view, options_of_other)
+    return ModelView(name, answers, shown, options, compared)
+
+
+class _FoundView(NamedTuple):
+    """The view of a model."""
+
+    name: str
+    what: str  # the name with the class of the network, for messages
+    view: View
+
+
+def _find(model: ModelSource, device: str) -> _FoundView:
+    """Return the view of a model."""
+    if isinstance(model, nn.Module):
+        name = type(model).__name__
+        return _FoundView(name, name, find_view(_LoadedModel(model))(model, device, lambda: _no_data(name)))
+    name, folder = os.fspath(model), ModelFolder(locate(model))
+    view = find_view(folder)(Path(name), device, lambda: open_run(Path(name))[1])
+    return _FoundView(name, f"{name} is a {folder.network.__name__}", view)
+
+
+def check_comparable(shown: View, other: _FoundView, sources: Sequence[str | Tagged], values: dict[str, Any]) -> None:
+    """Raise if another model cannot be shown next to a model on these inputs, with these options."""
+    if not sources:
+        raise InputError(f"--compare: pass {shown.inputs} that both models take")
+    if other.view.inputs != shown.inputs:
+        raise InputError(f"--compare: {other.what}, which takes {other.view.inputs}, not {shown.inputs}")
+    if shown.run is other.view.run or (shown.run == other.view.run and not isinstance(shown.run, nn.Module)):
+        raise InputError(f"--compare: {other.name} is the same model: name another one, or pass two inputs")
+    shared = {name: value for name, value in values.items() if name not in ("page", "png", "layer", "head")}
+    check_supported(f"--compare: {other.what}", other.view, {**shared, "compare": other.name})
 
 
 def check_supported(model: str, shown: View, values: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
 """Views of attention: for each kind of model its inputs, its figures and the options of `qkv view` that it supports."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from rich.console import RenderableType
 
@@ -17,7 +18,7 @@ from qkv.interpret.document_probe import DocumentProbe
 from qkv.interpret.episode_probe import EpisodeProbe
 from qkv.interpret.game_probe import GameProbe
 from qkv.interpret.image_probe import PictureProbe
-from qkv.interpret.memory_probe import MemoryProbe
+from qkv.interpret.memory_probe import MemoryProbe, used_locations
 from qkv.models.han import HAN
 from qkv.models.memory.memory_network import MemoryNetwork
 from qkv.models.show_attend_tell import ShowAttendTell
@@ -25,6 +26,7 @@ from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
 from qkv.nn.interfaces import EncoderDecoder, LanguageModel, SequenceModel
 from qkv.pipelines.captioner import Captioner
+from qkv.pipelines.output import Answer, AttentionMap
 from qkv.pipelines.parser import Parser, can_parse
 from qkv.pipelines.recognizer import Recognizer
 from qkv.pipelines.story_answerer import StoryAnswerer
@@ -32,7 +34,7 @@ from qkv.pipelines.translator import Translator
 from qkv.runtime.text import printable
 from qkv.tokenizers.sentences import split_sentences
 from qkv.visualize.document_lines import document_lines
-from qkv.visualize.explorer import document_answer, save_page
+from qkv.visualize.explorer import document_answer, memory_answer, save_page
 from qkv.visualize.figure import save_png
 from qkv.visualize.image_overlay import over_patches, save_picture_png
 from qkv.visualize.memory_figure import save_memory_png
@@ -74,7 +76,7 @@ class View:
     model_class: ClassVar[type[Any]] = object
     inputs: ClassVar[str] = "a text"
     default_inputs: ClassVar[bool] = False  # whether there are examples to show if no inputs are passed
-    options: ClassVar[frozenset[str]] = frozenset({"document", "page", "png", "layer", "head"})
+    options: ClassVar[frozenset[str]] = frozenset({"document", "page", "png", "layer", "head", "compare"})
     page_writer: ClassVar[Callable[..., Path] | None] = None  # of all answers; None: the explorer
     save_png: ClassVar[Callable[..., Path]] = staticmethod(save_png)  # of one answer
 
@@ -84,6 +86,11 @@ class View:
         self.load_data = load_data
         self.reader: AttentionProbe | DocumentProbe | None = None  # truncates long texts
         self.layers = 0  # number of layers of the model, if a page may not hold all of them
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model in pages."""
+        return str(self.run) if isinstance(self.run, str | Path) else type(self.run).__name__
 
     def default_output(self, name: str) -> Path:
         """Return the path of an output file: in the folder of the model, or here for a model with a name."""
@@ -113,21 +120,48 @@ class View:
         """Return measurements of an answer for --json."""
         return {}
 
+    def page_answers(self, answers: Sequence[Any]) -> Sequence[Answer]:
+        """Return answers as the explorer takes them."""
+        return answers
+
     def write(
-        self, answers: Sequence[Any], page: Path | None, png: Path | None, options: ViewOptions
+        self,
+        answers: Sequence[Any],
+        page: Path | None,
+        png: Path | None,
+        options: ViewOptions,
+        compared: "Compared | None" = None,
     ) -> dict[str, str]:
         """Write the page of all answers and the PNG of the first, and return their paths."""
-        written = {"page": str(self.write_page(answers, page or self.default_output("attention.html"), options))}
+        page = page or self.default_output("attention.html")
+        written = {"page": str(self.write_page(answers, page, options, compared))}
         if png is not None:
             written["png"] = str(self.save_png(answers[0], png, layer=options.layer, head=options.head))
         return written
 
-    def write_page(self, answers: Sequence[Any], path: Path, options: ViewOptions) -> Path:
-        """Write the page of all answers."""
+    def write_page(
+        self, answers: Sequence[Any], path: Path, options: ViewOptions, compared: "Compared | None" = None
+    ) -> Path:
+        """Write the page of all answers; each is followed by that of a compared model to the same input."""
         if self.page_writer is not None:
             return self.page_writer(answers, path)
-        model = str(self.run) if isinstance(self.run, str | Path) else type(self.run).__name__
-        return save_page(answers, path, model=model, command=options.command)
+        name = self.model_name
+        shown = [(name, answer) for answer in self.page_answers(answers)]
+        if compared is not None:
+            other = compared.view.model_name
+            if other == name:  # two networks of one class
+                shown, other = [(f"{name} (1)", answer) for _, answer in shown], f"{name} (2)"
+            others = [(other, answer) for answer in compared.view.page_answers(compared.answers)]
+            shown = [each for pair in zip_longest(shown, others) for each in pair if each is not None]
+        models = [model for model, _ in shown]
+        return save_page([answer for _, answer in shown], path, model=models, command=options.command)
+
+
+class Compared(NamedTuple):
+    """Another model and its answers to the same inputs."""
+
+    view: View
+    answers: Sequence[Any]
 
 
 class TranslationView(View):
@@ -171,9 +205,18 @@ class SpeechView(View):
         return folder.reads_speech
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
-        """Transcribe the recordings."""
+        """Transcribe the recordings; the source of a segment names its file and time."""
         transcripts = Recognizer(self.run, device=self.device)(map(text_of, sources), num_beams=options.num_beams)
-        return [segment for transcript in transcripts for segment in transcript.segments]
+        return [
+            replace(segment, source=f"{transcript.source} {segment.source} s")
+            for transcript in transcripts
+            for segment in transcript.segments
+        ]
+
+    def figure(self, answer: Any, options: ViewOptions) -> RenderableType | None:
+        """Return the alignment; nothing for a segment without speech, whose page shows the spectrogram."""
+        chosen = options.layer is not None or options.head is not None
+        return super().figure(answer, options) if answer.attention or chosen else None
 
 
 class CaptionView(View):
@@ -181,7 +224,7 @@ class CaptionView(View):
 
     model_class = ShowAttendTell
     inputs = "an image path"
-    options = View.options - {"document"} | {"num_beams"}
+    options = View.options - {"document", "compare"} | {"num_beams"}
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Caption the images."""
@@ -193,7 +236,7 @@ class PictureView(View):
 
     model_class = ViT
     inputs = "an image path"
-    options = View.options - {"document"}
+    options = View.options - {"document", "compare"}
     save_png = staticmethod(save_picture_png)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
@@ -226,9 +269,9 @@ class DocumentView(View):
         """Return the sentences with their weights."""
         return document_lines(answer)
 
-    def write_page(self, answers: Sequence[Any], path: Path, options: ViewOptions) -> Path:
-        """Write the page of all documents."""
-        return super().write_page([document_answer(document) for document in answers], path, options)
+    def page_answers(self, answers: Sequence[Any]) -> Sequence[Answer]:
+        """Return the documents as answers."""
+        return [document_answer(document) for document in answers]
 
 
 class StoryView(View):
@@ -237,7 +280,7 @@ class StoryView(View):
     model_class = MemoryNetwork
     inputs = "a story that ends with a question"
     default_inputs = True
-    options = frozenset({"document", "page", "png", "count"})
+    options = frozenset({"document", "page", "png", "count", "compare"})
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Answer the questions, by default evenly spaced ones of the test split."""
@@ -315,20 +358,24 @@ class GameView(NumberedView):
 
 
 class MemoryView(View):
-    """Read and write weights of a neural Turing machine on one sequence; by default of the largest training size."""
+    """Read and write weights of a neural Turing machine on sequences; by default of the largest training size."""
 
     model_class = SequenceModel
-    inputs = "one sequence size"
+    inputs = "a sequence size"
     default_inputs = True
-    options = frozenset({"png"})
+    options = frozenset({"page", "png", "layer", "head", "compare"})
+    save_png = staticmethod(lambda trace, path, **selection: save_memory_png(trace, path))  # of all heads
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
-        """Run the model on a sequence."""
-        if len(sources) > 1:
-            raise InputError(f"expected {self.inputs}, not {len(sources)}")
+        """Run the model on a sequence of each size."""
         puzzle = self.load_data().splits["test"].puzzle
-        size = puzzle.parse_size(text_of(sources[0])) if sources else puzzle.train_sizes[-1]
-        return [MemoryProbe(self.run, puzzle, self.device)(size)]
+        sizes = [puzzle.parse_size(text_of(source)) for source in sources] or [puzzle.train_sizes[-1]]
+        probe = MemoryProbe(self.run, puzzle, self.device)
+        return [probe(size) for size in sizes]
+
+    def page_answers(self, answers: Sequence[Any]) -> Sequence[Answer]:
+        """Return the sequences as answers."""
+        return [memory_answer(trace) for trace in answers]
 
     def heading(self, answer: Any) -> str:
         """Return the number of wrong bits."""
@@ -338,14 +385,14 @@ class MemoryView(View):
         """Return the size of the sequence and the number of wrong bits."""
         return {"size": answer.size, "wrong_bits": answer.wrong, "bits": answer.bits}
 
-    def figure(self, answer: Any, options: ViewOptions) -> None:
-        """Return nothing: a sequence is plotted as a PNG only."""
-
-    def write(
-        self, answers: Sequence[Any], page: Path | None, png: Path | None, options: ViewOptions
-    ) -> dict[str, str]:
-        """Plot the sequence."""
-        return {"png": str(save_memory_png(answers[0], png or self.default_output("memory.png")))}
+    def figure(self, answer: Any, options: ViewOptions) -> RenderableType | None:
+        """Return the weights of the write heads, or of another layer, over the locations in use."""
+        layer, used = (
+            pick_map(memory_answer(answer), options.layer),
+            used_locations(answer.write_weights, answer.read_weights),
+        )
+        in_use = AttentionMap(layer.layer, layer.rows, tuple(map(str, used)), layer.weights[:, :, used])
+        return heat_map(in_use, head=options.head, max_lines=options.max_lines)
 
 
 VIEWS = (

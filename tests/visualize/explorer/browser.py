@@ -97,16 +97,30 @@ class Page:
     def press(self, *keys: str) -> None:
         ActionChains(self.driver, duration=0).send_keys(*keys).perform()
 
-    def hover_cell(self, row: int, column: int, *, click: bool = False) -> None:
-        """Move the pointer to a cell of the heat map."""
+    def hover_cell(self, row: int, column: int, *, click: bool = False, side: int = 0) -> None:
+        """Move the pointer to a cell of the heat map; on a page of two, of that of a side."""
         script = """
-            const canvas = document.querySelector(".map"), [row, column] = arguments;
+            const [row, column, side] = arguments, canvas = document.querySelectorAll(".map")[side];
             canvas.scrollIntoView({ block: "center" });
-            const { x, y, left, top, cell } = qkvExplorer.shown().handle.heatMap.view;
+            const { heatMap, heatMaps } = qkvExplorer.shown().handle;
+            const { x, y, left, top, cell } = (heatMaps?.[side] ?? heatMap).view;
             const box = canvas.getBoundingClientRect();
             return [box.x + left + (column + 0.5 - x) * cell, box.y + top + (row + 0.5 - y) * cell];
         """
-        x, y = self.run(script, row, column)
+        self._move(*self.run(script, row, column, side), click=click)
+
+    def hover_panel(self, panel: int, row: int, column: int, *, click: bool = False) -> None:
+        """Move the pointer to a cell of a panel over time."""
+        script = """
+            const [panel, row, column] = arguments, { timeline } = qkvExplorer.shown().handle;
+            const { x, y, w, h } = timeline.place({ panel, row, column });
+            scrollBy(0, timeline.canvas.getBoundingClientRect().y + y - innerHeight / 2);
+            const box = timeline.canvas.getBoundingClientRect();
+            return [box.x + x - w / 2, box.y + y + h / 2];
+        """
+        self._move(*self.run(script, panel, row, column), click=click)
+
+    def _move(self, x: float, y: float, *, click: bool) -> None:
         actions = ActionChains(self.driver, duration=0)
         actions.w3c_actions.pointer_action.move_to_location(round(x), round(y))
         if click:

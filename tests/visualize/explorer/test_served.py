@@ -103,8 +103,37 @@ def test_ablated_heads_and_masked_tokens_are_sent_and_their_effect_is_shown(driv
     page.until("heading", "ABCD!?")
     assert server.requests[-1]["options"]["mask"] == [2]
     assert "token 3 “c” masked" in page.text("server-changes")
-    page.one("#server-changes button:nth-of-type(3)").click()
+    page.one("#server-changes button:nth-of-type(4)").click()
     WebDriverWait(driver, 10).until(lambda _: page.text("heading").endswith("ABCD?"))
+
+
+def test_an_answer_is_kept_and_compared_with_others(driver: WebDriver, server: Server) -> None:
+    driver.get_log("browser")
+    page = ServedPage(driver, server, "#input=abcd")
+    page.until("heading", "ABCD")
+    page.one("#keep").click()
+    assert page.one("#tabs [aria-selected=true]").text == "Side by side"
+    page.one("#server-input").send_keys("x")
+    page.until("heading", "abcdx → ABCDX")
+    assert page.text("b-title") == "B abcd → ABCD"
+    page.hover(page.tokens("a-cols")[2])
+    assert page.selected("b-cols") == [2]
+    page.choose("Model", "second")
+    page.until("a-title", "second: abcdx")
+    assert page.text("b-title") == "B first: abcd → ABCD"
+    again = ServedPage(driver, server, page.run("return location.hash"))
+    again.until("b-title", "B first: abcd → ABCD")
+    assert again.text("a-title") == "A second: abcdx → ABCDX"
+    again.one("#keep").click()
+    assert again.one("#tabs [aria-selected=true]").text == "Matrix"
+    assert "kept" not in again.run("return location.hash")
+    assert [message for message in page.complaints() if "favicon" not in message] == []
+
+
+def test_a_kept_request_that_is_not_valid_is_ignored(driver: WebDriver, server: Server) -> None:
+    page = ServedPage(driver, server, "#input=abcd&kept=%7Bnone")
+    page.until("heading", "ABCD")
+    assert "kept" not in page.run("return location.hash")
 
 
 def test_an_error_of_the_server_is_shown_as_text(driver: WebDriver, server: Server) -> None:

@@ -12,6 +12,7 @@ from qkv.cli.console import command_line, info, note, result, result_json, resul
 
 if TYPE_CHECKING:
     from qkv.datasets.examples.tagged import Tagged
+    from qkv.visualize.model_view import ModelView
     from qkv.visualize.views import View
 
 COUNT = 20  # test examples
@@ -37,6 +38,15 @@ NewTokens = Annotated[
         "--max-new-tokens", min=0, max=options.MAX_COUNT, help="Tokens that a language model generates before the view."
     ),
 ]
+Compare = Annotated[
+    str | None,
+    typer.Option(
+        "--compare",
+        metavar="MODEL",
+        help="Another model to show side by side on the same inputs: a run, a folder or the name of a model.",
+        autocompletion=options.complete_runs,
+    ),
+]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 Full = Annotated[bool, typer.Option("--full", help="Print the whole heat map, even if it exceeds the screen.")]
 Count = Annotated[
@@ -58,6 +68,7 @@ def view(
     count: Count = COUNT,
     num_beams: options.NumBeams = 1,
     max_new_tokens: NewTokens = 0,
+    compare: Compare = None,
     open_page: Open = False,
     full: Full = False,
     device: options.Device = "auto",
@@ -68,10 +79,10 @@ def view(
     Prints a heat map of the first input and writes an HTML page with all inputs, layers and heads. Translation models
     show decoding; text encoders (BERT), language models (GPT-2) and vision Transformers show self-attention. A
     hierarchical attention network shades sentences and words by weight; a memory network shows the weights of the
-    sentences of a story, which ends with a question, in each hop; a neural Turing machine plots its read and write
-    weights; SNAIL shows the attended examples or bandit pulls; a speech recognizer shows the alignment of its
-    transcript, with --png under the spectrogram. Models with tree positions take parsed sentences:
-    --input parsed.conllu.
+    sentences of a story, which ends with a question, in each hop; a neural Turing machine shows its read and write
+    weights by step, on a sequence of a size such as 20; SNAIL shows the attended examples or bandit pulls; a speech
+    recognizer shows the alignment of its transcript above the spectrogram. Models with tree positions take parsed
+    sentences: --input parsed.conllu. With --compare, the page shows two models side by side.
     """
     from qkv.visualize.model_view import run_view
 
@@ -79,20 +90,29 @@ def view(
     values |= {"count": None if count == COUNT else count, "num_beams": None if num_beams == 1 else num_beams}
     values["max_new_tokens"] = max_new_tokens or None
     sources = _read_sources(text, file, document)
-    view = run_view(run, sources, values, device, max_lines=None if full else screen_lines(), command=command_line())
-    shown, first = view.shown, view.answers[0]
-    _print_notes(shown, sources, view.answers)
-    written = shown.write(view.answers, page, png, view.options)
+    lines = None if full else screen_lines() // (1 if compare is None else 2)
+    shown = run_view(run, sources, values, device, compare=compare, max_lines=lines, command=command_line())
+    models = [shown] if shown.compared is None else [shown, shown.compared]
+    for model in models:
+        _print_notes(model.shown, sources, model.answers)
+    written = shown.write(page, png)
     if open_page:
-        webbrowser.open(Path(next(iter(written.values()))).absolute().as_uri())
+        webbrowser.open(Path(written["page"]).absolute().as_uri())
     if json:
-        result_json({**written, **shown.report(first)})
+        result_json({**written, **shown.shown.report(shown.answers[0])})
         return
-    info(shown.heading(first))
-    if (figure := shown.figure(first, view.options)) is not None:
-        result_rich(figure)
+    for model in models:
+        _print_first(model, named=len(models) > 1)
     for path in written.values():
         result(path)
+
+
+def _print_first(model: "ModelView", *, named: bool) -> None:
+    """Print the first answer of a model and its figure."""
+    heading = model.shown.heading(model.answers[0])
+    info(f"{model.name}: {heading}" if named else heading)
+    if (figure := model.shown.figure(model.answers[0], model.options)) is not None:
+        result_rich(figure)
 
 
 def _read_sources(text: list[str] | None, file: Path | None, documents: list[Path] | None) -> "list[str | Tagged]":

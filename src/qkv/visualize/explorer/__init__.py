@@ -29,24 +29,29 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
 kept in the address, and `pointed`, the { row, column } under the pointer. `state.set({...})` changes it; a view may add
 keys, whose values are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe`),
 weights.js (`planeOf`, `thumbnail`, `paint`), colour.js (`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js
-(`heatMap` with pan and zoom, `heatMapFigure`), heads.js (`headStrip`), image.js (`drawImage`, `drawOverlay`), text.js
+(`heatMap` with pan and zoom, `heatMapFigure`), timeline.js (`timeline`: heat maps over one time axis), matching.js
+(`matching`: equal tokens of two texts), heads.js (`headStrip`), image.js (`drawImage`, `drawOverlay`), text.js
 (`visible`, `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`, `button`). All data is inserted as text, never
 as markup; inline event handlers, style attributes in markup, outside requests, eval and images from addresses are
 blocked by the page's policy (draw images on a canvas).
 
 The payload, format "qkv-attention", version 1:
 
-    format, version, qkv (version), title, model, command
+    format, version, qkv (version), title, model, command, view (the one shown first; "" for any)
     ramps        {light, dark}: colours of the scale
     notes        sentences on precision and completeness
     examples     [example]
     server       {endpoint, models}, of a served page only
 
-    example      source, text, score (null if undefined), score_name, unknown (tokens), notes (sentences),
+    example      model, source, text, score (null if undefined), score_name, unknown (tokens), notes (sentences),
                  texts (distinct token sequences), special (display text of special tokens), maps,
                  picture ({kind: "patches" or "caption", height, width, grid, pixels} or null), beams (or null),
-                 generation (or null), operators (heads), document (or null), and parts of further views
+                 generation (or null), operators (heads), document, audio and memory (or null)
     document     sentences [{weight, words, weights of the words in the sentence}]
+    audio        start, end, frame and column (seconds of a frame of the spectrogram and of a column of the maps),
+                 shape [frames, bands], low, high, values: base64 of bytes, from low (0) to high (255)
+    memory       inputs, outputs (probabilities) and targets, matrices [steps, channels] as in operators; answer (its
+                 first step), locations (those in use); the rows of the maps are steps, the columns locations
     generation   prompt (number of its tokens; null if nothing was generated), steps, one after each token:
                  [{candidates [[token, probability]], probability and rank of the next token (null after the last)}]
     operators    [{layer, head, score, align, scale, biased, adds_to_output, and matrices query, key, value, scores,
@@ -67,7 +72,8 @@ notes say so.
 """
 
 from qkv.visualize.explorer.document_part import document_answer
+from qkv.visualize.explorer.memory_part import memory_answer
 from qkv.visualize.explorer.page import save_page, served_page
 from qkv.visualize.explorer.payload import build_payload
 
-__all__ = ["build_payload", "document_answer", "save_page", "served_page"]
+__all__ = ["build_payload", "document_answer", "memory_answer", "save_page", "served_page"]

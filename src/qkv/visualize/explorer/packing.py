@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from qkv.errors import InputError
 from qkv.interpret.head_statistics import HeadStatistics, head_statistics
@@ -125,6 +125,16 @@ def pack(attention_map: AttentionMap, k: int | None) -> Packed:
         pooled = np.stack([_max_pooled(plane) for plane in planes])
         value["overview"] = {"height": pooled.shape[1], "width": pooled.shape[2], "values": _encode(_steps(pooled))}
     return Packed(value, coverage)
+
+
+def pack_matrix(matrix: Float[np.ndarray, "rows columns"]) -> dict[str, Any]:
+    """Return a matrix of numbers that are not weights, as little-endian float32."""
+    return {"shape": [*matrix.shape], "values": _encode(np.asarray(matrix, dtype="<f4"))}
+
+
+def pack_bytes(values: Shaped[np.ndarray, "..."], low: float, high: float) -> str:
+    """Return numbers from `low` to `high` in 255 steps, as base64 of bytes."""
+    return _encode(np.rint((values - low) / ((high - low) or 1.0) * 255).clip(0, 255).astype(np.uint8))
 
 
 def _statistics(heads: Sequence[HeadStatistics]) -> dict[str, list[float | None]]:

@@ -11,9 +11,17 @@ from qkv.visualize.explorer.payload import build_payload, to_script
 
 
 def save_page(
-    answers: Sequence[Answer], path: str | os.PathLike[str], *, title: str = "", model: str = "", command: str = ""
+    answers: Sequence[Answer],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "",
+    model: str | Sequence[str] = "",
+    command: str = "",
 ) -> Path:
-    """Write answers and their attention as one self-contained HTML file, which names the model and the command."""
+    """Write answers and their attention as one self-contained HTML file, which names the model and the command.
+
+    `model` is a name, or the names of the models of the answers.
+    """
     payload = build_payload(answers, title=title, model=model, command=command)
     write_atomically(Path(path), render(payload["title"], to_script(payload)).encode("utf-8", errors="replace"))
     return Path(path)

@@ -13,8 +13,11 @@ from qkv.interpret.beam_probe import SearchedAnswer
 from qkv.interpret.image_probe import PictureAnswer
 from qkv.pipelines.captioner import Caption
 from qkv.pipelines.output import Answer, AttentionMaps
+from qkv.pipelines.recognizer import Segment
 from qkv.visualize.colormap import ON_DARK, ON_LIGHT
+from qkv.visualize.explorer.audio_part import audio_part
 from qkv.visualize.explorer.document_part import DocumentAnswer, document_notes, document_part
+from qkv.visualize.explorer.memory_part import MemoryAnswer, memory_part
 from qkv.visualize.explorer.packing import STEPS, Plan, pack, plan, shape_of
 from qkv.visualize.explorer.text_parts import generation_part, operator_part
 from qkv.visualize.image_overlay import resized
@@ -27,11 +30,22 @@ _UNSAFE_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 def build_payload(
-    answers: Sequence[Answer], *, title: str = "", model: str = "", command: str = "", max_bytes: int = MAX_BYTES
+    answers: Sequence[Answer],
+    *,
+    title: str = "",
+    model: str | Sequence[str] = "",
+    command: str = "",
+    max_bytes: int = MAX_BYTES,
 ) -> dict[str, Any]:
-    """Return the payload of answers, of at most `max_bytes` bytes of JSON where that is possible."""
-    share = max_bytes // (2 * max(1, len(answers)))  # for the pixels of each image
-    examples = [_example(answer, share) for answer in answers]
+    """Return the payload of answers, of at most `max_bytes` bytes of JSON where that is possible.
+
+    `model` is a name, or the names of the models of the answers. A page of several models compares them.
+    """
+    models = [model] * len(answers) if isinstance(model, str) else model
+    names = [model] if isinstance(model, str) else list(dict.fromkeys(models))
+    shown = " and ".join(filter(None, names))
+    share = max_bytes // (2 * max(1, len(answers)))  # for the pixels of each image, or the values of each spectrogram
+    examples = [{"model": name, **_example(each, share)} for name, each in zip(models, answers, strict=True)]
     budget = max_bytes - len(_dumps(examples))
     fitting = plan([[shape_of(m) for m in _maps(answer)] for answer in answers], budget)
     coverage: list[float] = []
@@ -45,9 +59,10 @@ def build_payload(
         "format": FORMAT,
         "version": VERSION,
         "qkv": __version__,
-        "title": title or (f"Attention of {model}" if model else "Attention"),
-        "model": model,
+        "title": title or (f"Attention of {shown}" if shown else "Attention"),
+        "model": shown,
         "command": command,
+        "view": "compare" if len(names) > 1 else "",
         "ramps": {"light": ON_LIGHT, "dark": ON_DARK},
         "notes": _notes(fitting, answers, coverage),
         "examples": examples[: fitting.examples],
@@ -69,13 +84,15 @@ def _maps(answer: Answer) -> AttentionMaps:
     return answer.attention if rollout is None else (*answer.attention, rollout)
 
 
-def _example(answer: Answer, max_picture_bytes: int = MAX_BYTES) -> dict[str, Any]:
+def _example(answer: Answer, max_media_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Return an example without its weights."""
     # Most layers share their tokens: each distinct sequence is stored once and referenced by index.
     texts = list(dict.fromkeys(tokens for m in _maps(answer) for tokens in (m.rows, m.columns)))
     return {
-        "picture": _picture(answer, max_picture_bytes) if isinstance(answer, PictureAnswer | Caption) else None,
+        "picture": _picture(answer, max_media_bytes) if isinstance(answer, PictureAnswer | Caption) else None,
+        "audio": audio_part(answer, max_media_bytes) if isinstance(answer, Segment) else None,
         "document": document_part(answer) if isinstance(answer, DocumentAnswer) else None,
+        "memory": memory_part(answer) if isinstance(answer, MemoryAnswer) else None,
         "generation": generation_part(answer) if isinstance(answer, TextAnswer) else None,
         "operators": operator_part(answer) if isinstance(answer, TextAnswer) else [],
         "beams": _beams(answer) if isinstance(answer, SearchedAnswer) else None,

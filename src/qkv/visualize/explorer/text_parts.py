@@ -1,11 +1,11 @@
 """Parts of the payload for texts: the next tokens of a language model, and the operands of attention in some heads."""
 
-import base64
 from typing import Any
 
 import numpy as np
 
 from qkv.interpret.attention_probe import TextAnswer
+from qkv.visualize.explorer.packing import pack_matrix
 
 _DECIMALS = 6  # of probabilities
 
@@ -32,12 +32,6 @@ def operator_part(answer: TextAnswer) -> list[dict[str, Any]]:
     for each in answer.operators:
         if shapes.get(each.layer) != each.scores.shape:  # the map has other tokens, e.g. those before a query
             continue
-        heads.append(
-            {name: _packed(value) if isinstance(value, np.ndarray) else value for name, value in each._asdict().items()}
-        )
+        values = each._asdict().items()
+        heads.append({name: pack_matrix(value) if isinstance(value, np.ndarray) else value for name, value in values})
     return heads
-
-
-def _packed(matrix: np.ndarray) -> dict[str, Any]:
-    values = np.ascontiguousarray(matrix, dtype="<f4").tobytes()
-    return {"shape": [*matrix.shape], "values": base64.b64encode(values).decode()}

@@ -47,10 +47,14 @@ function showHeader() {
   byId("notes").replaceChildren(...payload.notes.map(note => element("p", note)));
 }
 
+/** Whether the examples are of several models. */
+const severalModels = () => new Set(payload.examples.map(example => example.model)).size > 1;
+
 function showExamples() {
   byId("examples").replaceChildren(...payload.examples.map((example, i) =>
     option(i, element("span", clipped(example.source), { className: "from", dir: "auto" }),
-      element("span", clipped(example.text), { dir: "auto" }))));
+      element("span", clipped(example.text), { dir: "auto" }),
+      ...severalModels() ? [element("span", clipped(example.model), { className: "from" })] : [])));
   byId("filter").hidden = payload.examples.length <= 12;
   byId("picker").hidden = payload.examples.length <= 1;
   byId("columns").classList.toggle("single", payload.examples.length <= 1);
@@ -63,6 +67,7 @@ function showExample() {
   byId("heading").replaceChildren(element("bdi", source, { className: text ? "from" : "" }),
     ...text ? [element("span", " → ", { className: "from" }), element("bdi", text)] : []);
   byId("meta").textContent = [
+    severalModels() ? clipped(example.model) : "",
     example.maps.length === 1 ? clipped(example.maps[0].layer, LONGEST_TOKEN) : "",
     example.score === null ? ""
       : `${example.score_name} ${Number(example.score.toPrecision(3)).toString().replace("-", "−")}`,
@@ -80,12 +85,16 @@ function silence() {
   return example.texts[map.rows].length && example.texts[map.columns].length ? "" : "No tokens to show.";
 }
 
+/** The view that the state names, else the one that the payload names, else the first. */
+const preferred = accepted =>
+  [state.view, payload.view].map(name => accepted.find(view => view.name === name)).find(Boolean) ?? accepted[0];
+
 function show() {
   const message = silence(),
     accepted = message || !payload.examples.length ? [] : VIEWS.filter(view => view.accepts(payload, state));
   byId("silence").textContent = message;
   byId("silence").hidden = !message;
-  const view = accepted.find(each => each.name === state.view) ?? accepted[0];
+  const view = preferred(accepted);
   showTabs(accepted, view);
   shown?.handle?.destroy?.();
   byId("view").replaceChildren();
@@ -119,7 +128,7 @@ function update(changed) {
   if (changed.has("theme")) showTheme();
   if (changed.has("example") && payload.examples.length) showExample();
   const accepted = payload.examples.length ? VIEWS.filter(view => view.accepts(payload, state)) : [];
-  const wanted = accepted.find(each => each.name === state.view) ?? accepted[0];
+  const wanted = preferred(accepted);
   if (!shown || changed.has("example") || wanted !== shown.view || !shown.handle?.update) return show();
   if (![...changed].every(key => ["pointed", "row", "column"].includes(key))) showControls(shown.view);
   shown.handle.update(changed);
@@ -197,8 +206,8 @@ function shortcut(event) {
 }
 
 /** Show another payload in the place of this one, in served mode. */
-function replacePayload({ examples, notes, title, model, command }) {
-  Object.assign(payload, { examples, notes, title, model, command });
+function replacePayload({ examples, notes, title, model, command, view }) {
+  Object.assign(payload, { examples, notes, title, model, command, view });
   document.title = title;
   showAll();
 }

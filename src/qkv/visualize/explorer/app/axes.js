@@ -7,7 +7,7 @@ export const MARGIN = 8;
 const LONGEST = 110, FONT = 13;
 
 const context = () => document.createElement("canvas").getContext("2d");
-const fontOf = size => `${size}px ${getComputedStyle(document.body).fontFamily}`;
+export const fontOf = size => `${size}px ${getComputedStyle(document.body).fontFamily}`;
 
 /** Labels of a plane: `margins(room, plane)` they need, `draw(context, plane, view)`, and `items` for export. */
 export function axes(plane) {
@@ -66,9 +66,9 @@ function labels(rows, columns, plane, view, stands) {
   return items;
 }
 
-/** The smallest of 1, 2, 5, 10, 20, ... that is at least `least`. */
-function stepOf(least) {
-  for (let power = 1; ; power *= 10)
+/** The smallest of 1, 2, 5, 10, 20, ... times `unit` that is at least `least`. */
+export function stepOf(least, unit = 1) {
+  for (let power = unit; ; power *= 10)
     for (const digit of [1, 2, 5]) if (digit * power >= least) return digit * power;
 }
 
@@ -87,8 +87,11 @@ export function drawText(target, { x, y, text, size, anchor, rotate = 0, fill, b
   target.restore();
 }
 
-function clip(measure, token) {
-  let text = visible(token), width = measure.measureText(text).width;
+const clip = (measure, token) => shortened(measure, visible(token));
+
+/** A text, shortened to at most LONGEST pixels, and its width. */
+export function shortened(measure, text) {
+  let width = measure.measureText(text).width;
   if (width <= LONGEST) return { text, width };
   const letters = [...text];
   while (letters.length && (width = measure.measureText(`${letters.join("")}…`).width) > LONGEST) letters.pop();

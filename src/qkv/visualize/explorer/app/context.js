@@ -51,25 +51,31 @@ export function scaleNote(state, several) {
     .filter(Boolean).join("; ");
 }
 
-/** Labels of the rows and columns: output and input of an encoder-decoder, else query and key. */
+/** Labels of the rows and columns: output and input of an encoder-decoder, steps and locations, or query and key. */
 export function axisNames(example, map) {
   const reads = map.columns !== map.rows && map.columns === example.maps[0].columns
     && map.rows === example.maps[0].rows;
-  return reads && example.text ? ["Output", "Input"] : ["Query", "Key"];
+  return example.memory ? ["Step", "Location"] : reads && example.text ? ["Output", "Input"] : ["Query", "Key"];
 }
 
-/** Describe a selection: the weight of a cell, or the largest weights of a row or a column. */
-export function describe(plane, { row, column }) {
-  const both = row !== null && column !== null;
-  const [subject, others, tokens] = row !== null
-    ? [plane.rowTokens[row], plane.columns, plane.columnTokens]
-      : [plane.columnTokens[column], plane.rows, plane.rowTokens];
+const ATTENTION = { verbs: ["attends to", "is attended to by"],
+  rowName: token => quotation(visible(token)), columnName: token => quotation(visible(token)) };
+
+/**
+ * Describe a selection: the weight of a cell, or the largest weights of a row or a column. `words` replace the verbs,
+ * of rows and of columns, and the names of tokens.
+ */
+export function describe(plane, { row, column }, words = {}) {
+  const both = row !== null && column !== null, { verbs, rowName, columnName } = { ...ATTENTION, ...words };
+  const rows = { tokens: plane.rowTokens, name: rowName }, columns = { tokens: plane.columnTokens, name: columnName };
+  const [subject, others, named] = row !== null ? [rowName(rows.tokens[row]), plane.columns, columns]
+    : [columnName(columns.tokens[column]), plane.rows, rows];
   const weight = index => row !== null ? plane.at(row, index) : plane.at(index, column);
   const strongest = both ? [column] : largest(others, weight);
-  const verb = row !== null ? " attends to " : " is attended to by ";
-  const nodes = [quotation(visible(subject)), strongest.length ? verb : `${verb}no token with weight ≥ 0.01`];
+  const verb = ` ${verbs[row !== null ? 0 : 1]} `;
+  const nodes = [subject, strongest.length ? verb : `${verb}nothing with a weight of at least 0.01`];
   for (const index of strongest)
-    nodes.push(element("span", "", { className: "pair" }, quotation(visible(tokens[index])), " ",
+    nodes.push(element("span", "", { className: "pair" }, named.name(named.tokens[index]), " ",
       element("span", number(weight(index)), { className: "number" }), " "));
   return { nodes, strongest };
 }

@@ -44,13 +44,16 @@ const DRAWERS = {
   },
 };
 
+/** Draw an item of a figure on a canvas. */
+export const drawItem = (context, item) => DRAWERS[item.type](context, item);
+
 /** A canvas with the figure, at twice its size. */
 export function toCanvas({ width, height, items }, { paper }) {
   const canvas = document.createElement("canvas"), context = canvas.getContext("2d"), ratio = 2;
   Object.assign(canvas, { width: Math.ceil(width * ratio), height: Math.ceil(height * ratio) });
   context.scale(ratio, ratio);
-  for (const item of [{ type: "rect", x: 0, y: 0, w: width, h: height, fill: paper },
-    ...items]) DRAWERS[item.type](context, item);
+  for (const item of [{ type: "rect", x: 0, y: 0, w: width, h: height, fill: paper }, ...items])
+    drawItem(context, item);
   return canvas;
 }
 

@@ -4,7 +4,7 @@ import { element, quotation } from "./dom.js";
 import { axes, LABELLED, MARGIN } from "./axes.js";
 import { gestures } from "./gestures.js";
 import { number, visible } from "./text.js";
-import { layOut } from "./viewport.js";
+import { layOut, surfaceOf } from "./viewport.js";
 import { drawnWeight, paint, whole } from "./weights.js";
 
 const TILE = 256, MOST_TILES = 96; // 256 x 256 pixels each: at most 24 MiB
@@ -34,11 +34,9 @@ export function heatMap(container, { label, point, pinned }) {
   const observer = new ResizeObserver(resize);
   observer.observe(container);
 
-  gestures(canvas, map, {
-    redraw,
-    point: (row, column) => point(row, column),
-    pinned: (row, column) => pinned(row, column),
-    leave: () => point(null, null),
+  gestures(canvas, surfaceOf(map, redraw), {
+    point: cell => point(cell?.row ?? null, cell?.column ?? null),
+    pinned: cell => pinned(cell.row, cell.column),
   });
 
   return {
@@ -132,10 +130,14 @@ function showTip(tip, stage, { plane, view, at }, shown) {
   if (tip.hidden) return;
   tip.replaceChildren(quotation(visible(plane.rowTokens[at.row])), " attends to ",
     quotation(visible(plane.columnTokens[at.column])), ` ${number(plane.at(at.row, at.column))}`);
-  const x = view.left + (plane.columns.indexOf(at.column) + 1 - view.x) * view.cell + 8;
-  const y = view.top + (plane.rows.indexOf(at.row) - view.y) * view.cell - tip.offsetHeight - 6;
-  const limit = stage.clientWidth - tip.offsetWidth;
-  tip.style.transform = `translate(${Math.max(0, Math.min(x, limit))}px, ${Math.max(-tip.offsetHeight, y)}px)`;
+  placeTip(tip, stage, view.left + (plane.columns.indexOf(at.column) + 1 - view.x) * view.cell,
+    view.top + (plane.rows.indexOf(at.row) - view.y) * view.cell);
+}
+
+/** Move a tip to the upper right of a point of its stage. */
+export function placeTip(tip, stage, x, y) {
+  const limit = stage.clientWidth - tip.offsetWidth, above = y - tip.offsetHeight - 6;
+  tip.style.transform = `translate(${Math.max(0, Math.min(x + 8, limit))}px, ${Math.max(-tip.offsetHeight, above)}px)`;
 }
 
 /** Drawing of a heat map for export, without the limits of the screen. */

@@ -38,27 +38,60 @@ export function serverForm(form, payload, state, replace) {
   form.replaceChildren(model, input, button("Show attention", () => send(), { id: "server-send" }), status, changes);
   form.hidden = false;
   let timer = 0, last = 0, plain = null; // the answer without changes: { input, text, score }
+  let answered = null, kept = null; // the last request with its example, and the one kept for a comparison
+  const ask = body => post(endpoint, body, key.value, () => input.after(key));
 
   async function send() {
     clearTimeout(timer);
     const text = input.value;
     if (!text.trim()) return;
     const number = ++last, options = { ablate: ablated(state), mask: masked(state), layer: state.layer || null };
+    const body = { model: model.value, input: text, options };
     status.textContent = "…";
     try {
-      const answer = await post(endpoint, { model: model.value, input: text, options }, key.value,
-        () => input.after(key));
+      if (state.kept && !kept) await restore();
+      const answer = await ask(body);
       if (number !== last) return; // a later request is under way
       status.textContent = "";
       const [example] = answer.examples, changed = options.ablate.length + options.mask.length > 0;
       if (!changed) plain = { input: text, text: example?.text, score: example?.score };
+      answered = { body, answer };
       state.set({ input: text, model: models.length > 1 ? model.value : "", pointed: null });
-      replace(answer);
+      showAnswer();
       showChanges();
       compare(changed && plain?.input === text ? plain : null, example);
     } catch (error) {
       if (number === last) status.textContent = `No answer: ${error.message}`;
     }
+  }
+
+  /** Show the last answer, next to the one that is kept. */
+  function showAnswer() {
+    const { answer } = answered;
+    replace({ ...answer, examples: [...answer.examples, ...kept ? [kept.example] : []] });
+  }
+
+  /** Keep the last answer, to compare it with others; the address holds its request. */
+  function keep() {
+    kept = answered && { example: answered.answer.examples[0] };
+    state.set({ kept: JSON.stringify(answered.body), view: "compare", pointed: null });
+    showAnswer();
+  }
+
+  /** Ask again for the answer that the address says is kept. */
+  async function restore() {
+    try {
+      const { examples: [example] } = await ask(JSON.parse(state.kept));
+      kept = { example };
+    } catch {
+      state.set({ kept: "" }); // it is not a request, or the server does not answer it any more
+    }
+  }
+
+  function dropKept() {
+    kept = null;
+    state.set({ kept: "", other: "", view: "", pointed: null });
+    showAnswer();
   }
 
   /** Say what the changes did to the output. */
@@ -87,7 +120,9 @@ export function serverForm(form, payload, state, replace) {
       button("Turn this head off", () => drop("ablate", `${map.layer}:${head}`),
         { id: "ablate", disabled: !map || head === "average" }),
       button("Mask the pinned key", () => drop("mask", String(state.column)), { id: "mask", disabled: !isInput }),
-        ...chips);
+      kept ? button("Stop comparing", dropKept, { id: "keep" })
+        : button("Keep for comparison", keep, { id: "keep", disabled: !answered }),
+      ...chips);
   }
 
   form.addEventListener("submit", event => { event.preventDefault(); send(); });

@@ -26,14 +26,14 @@ export function layOut(stage, canvases, map) {
 }
 
 /** Keep the offset within the map; x and y count cells. */
-export function clampView({ plane, view }) {
+function clampView({ plane, view }) {
   const most = (size, room) => Math.max(0, size - room / view.cell);
   view.x = Math.min(Math.max(0, view.x), most(plane.width, view.width - view.left));
   view.y = Math.min(Math.max(0, view.y), most(plane.height, view.height - view.top));
 }
 
 /** Zoom by a factor about a point of the canvas. */
-export function zoom(map, factor, at) {
+function zoom(map, factor, at) {
   const { view } = map, largest = Math.max(MOST_ZOOMED, view.fit);
   const cell = Math.min(largest, Math.max(view.fit, view.cell * factor));
   const [x, y] = [view.x + (at.x - view.left) / view.cell, view.y + (at.y - view.top) / view.cell];
@@ -42,8 +42,47 @@ export function zoom(map, factor, at) {
 }
 
 /** The cell at a point of the canvas, as indices of tokens; null outside. */
-export function cellAt({ plane, view }, x, y) {
+function cellAt({ plane, view }, x, y) {
   if (!plane || x < view.left || y < view.top) return null;
   const j = Math.floor(view.x + (x - view.left) / view.cell), i = Math.floor(view.y + (y - view.top) / view.cell);
   return i < plane.height && j < plane.width ? { row: plane.rows[i], column: plane.columns[j] } : null;
+}
+
+/** What gestures need of a heat map: `map` has the plane, the view and the marked cell `at`. */
+export const surfaceOf = (map, redraw) => ({
+  redraw,
+  cellAt: (x, y) => cellAt(map, x, y),
+  zoomed: () => map.view.cell > map.view.fit * 1.001,
+  zoom: (factor, at) => zoom(map, factor, at),
+  pan: (x, y) => pan(map, x, y),
+  centre: () => ({ x: (map.view.left + map.view.width) / 2, y: (map.view.top + map.view.height) / 2 }),
+  selected: () => map.at.row !== null && map.at.column !== null ? map.at : null,
+  neighbour: (down, across) => neighbour(map, down, across),
+});
+
+/** Move the view by pixels; returns whether it moved. */
+function pan(map, x, y) {
+  const { view } = map, before = [view.x, view.y];
+  view.x += x / view.cell;
+  view.y += y / view.cell;
+  clampView(map);
+  return view.x !== before[0] || view.y !== before[1];
+}
+
+/** The cell next to the marked one, scrolled into view. */
+function neighbour(map, down, across) {
+  const { plane, at } = map;
+  const step = (shown, index, by) =>
+    shown[Math.min(shown.length - 1, Math.max(0, index === null ? 0 : shown.indexOf(index) + by))];
+  const cell = { row: step(plane.rows, at.row, down), column: step(plane.columns, at.column, across) };
+  reveal(map, cell);
+  return cell;
+}
+
+function reveal(map, { row, column }) {
+  const { plane, view } = map, wide = (view.width - view.left) / view.cell, high = (view.height - view.top) / view.cell;
+  const j = plane.columns.indexOf(column), i = plane.rows.indexOf(row);
+  view.x = Math.min(Math.max(view.x, j + 1 - wide), j);
+  view.y = Math.min(Math.max(view.y, i + 1 - high), i);
+  clampView(map);
 }

@@ -9,5 +9,9 @@ import { caption } from "./caption.js";
 import { documents } from "./document.js";
 import { generation } from "./generation.js";
 import { operator } from "./operator.js";
+import { memory } from "./memory.js";
+import { audio } from "./audio.js";
+import { compare } from "./compare.js";
 
-export const VIEWS = [picture, caption, documents, matrix, lines, beams, generation, model, operator];
+export const VIEWS = [picture, caption, documents, audio, memory, matrix, lines, beams, generation, model, operator,
+  compare];

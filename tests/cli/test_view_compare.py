@@ -84,7 +84,7 @@ def test_two_recognizers_are_compared_on_a_recording(qkv, folders, tmp_path):
         (["one", TEXT, "--compare", "one"], "the same model"),
         (["one", "--compare", "two"], "pass a text"),
         (["one", TEXT, "--compare", "bert", "--max-new-tokens", 3], "--max-new-tokens"),
-        (["vit", "a.png", "--compare", "vit"], "--compare"),
+        (["vit", "a.png", "--compare", "one"], "takes a text, not an image path"),
     ],
 )
 def test_models_that_cannot_be_compared_are_errors_and_nothing_is_written(qkv, folders, tmp_path, arguments, words):

@@ -224,7 +224,7 @@ class CaptionView(View):
 
     model_class = ShowAttendTell
     inputs = "an image path"
-    options = View.options - {"document", "compare"} | {"num_beams"}
+    options = View.options - {"document"} | {"num_beams"}
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
         """Caption the images."""
@@ -236,7 +236,7 @@ class PictureView(View):
 
     model_class = ViT
     inputs = "an image path"
-    options = View.options - {"document", "compare"}
+    options = View.options - {"document"}
     save_png = staticmethod(save_picture_png)
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:

@@ -13,6 +13,7 @@ from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.tokenizers import CharTokenizer
 from qkv.visualize import save_page
+from tests.visualize.captions import captioned
 from tests.visualize.explorer.browser import (
     DATE,
     HOSTILE,
@@ -24,6 +25,7 @@ from tests.visualize.explorer.browser import (
     narrow,
     requests,
 )
+from tests.visualize.explorer.test_picture import pictured
 
 pytestmark = pytest.mark.browser
 OLD, NEW = "runs/old", "runs/new"
@@ -196,6 +198,52 @@ def test_hostile_names_and_tokens_stay_text(driver: WebDriver, tmp_path: Path) -
     page.hover_cell(0, 0)
     assert page.all("img") == []
     assert driver.title == f"Attention of {HOSTILE} and {HOSTILE}2"
+    assert page.complaints() == []
+
+
+def coloured(page: Page, side: str) -> int:
+    """Return the cell of a grid of 2 by 3 that is most blue."""
+    script = """
+        const canvas = document.querySelector(arguments[0]), { width, height } = canvas;
+        const copy = Object.assign(document.createElement("canvas"), { width, height });
+        const context = copy.getContext("2d", { willReadFrequently: true });
+        context.drawImage(canvas, 0, 0);
+        return Array.from({ length: 6 }, (_, i) => {
+          const x = (i % 3 + 0.2) / 3 * canvas.width, y = (Math.floor(i / 3) + 0.2) / 2 * canvas.height;
+          const [r, , b] = context.getImageData(x, y, 1, 1).data;
+          return b - r;
+        });
+    """
+    levels = list(page.run(script, f"#{side}-image"))
+    return levels.index(max(levels))
+
+
+def test_captions_of_images_are_compared(driver: WebDriver, tmp_path: Path) -> None:
+    driver.get_log("browser")
+    pair = [captioned(("a", " cat"), (0, 4)), captioned(("one", " cat"), (1, 5), source="b.png")]
+    page = Page(driver, save_page(pair, tmp_path / "page.html"), "#view=compare")
+    assert (coloured(page, "a"), coloured(page, "b")) == (0, 1)
+    page.hover(page.tokens("b-rows")[1])
+    assert (coloured(page, "a"), coloured(page, "b")) == (4, 5)
+    assert page.text("a-readout") == "“␣cat” attends to “2,2” 1.0000"
+    page.hover(page.tokens("a-rows")[0])
+    assert page.text("b-readout") == "No equal token."
+    assert page.complaints() == []
+
+
+def test_patches_of_images_are_compared(driver: WebDriver, tmp_path: Path) -> None:
+    driver.get_log("browser")
+    path = save_page([pictured(), pictured(), DATE], tmp_path / "page.html", model=[OLD, NEW, OLD])
+    page = Page(driver, path, "#head=0")
+    assert page.one("#tabs [aria-selected=true]").text == "Side by side"
+    assert not page.shown("select[aria-label='Compare with']")  # a text is not next to an image
+    assert (coloured(page, "a"), coloured(page, "b")) == (1, 1)
+    page.choose("Head of B", "head 1")
+    assert (coloured(page, "a"), coloured(page, "b")) == (1, 3)
+    page.run("document.querySelector('#b-image').focus()")
+    page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert page.text("a-readout").startswith("“1,2” attends to “1,3” 0.7000")
+    assert page.text("b-readout") == "“1,2” attends to “2,1” 1.0000"
     assert page.complaints() == []
 
 

@@ -10,15 +10,20 @@ const STRONGEST = 0.6; // opacity at the end of the scale, so that the image sta
 const LEAST_PEAK = 4; // times the weight of each cell if all were equal, so that even weights are hardly coloured
 const GREY = 176; // of the image beneath the colours of the legend
 
+const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
 const hex = values => `#${values.map(value => Math.round(value).toString(16).padStart(2, "0")).join("")}`;
 const RAMP = [hex([GREY, GREY, GREY]), hex(SHADE.map(value => STRONGEST * value + (1 - STRONGEST) * GREY))];
 
 /** The colour scale of a head over an image, from 0 to at least LEAST_PEAK times the even weight. */
 export function imageScale(payload, state, map, head) {
-  const { grid: [down, across] } = exampleOf(payload, state).picture,
-    { peak, curve } = scaleFor(payload, state, map, head);
-  return colourScale(RAMP, Math.max(peak, Math.min(1, LEAST_PEAK / (down * across))), curve);
+  const { picture } = exampleOf(payload, state), { peak, curve } = scaleFor(payload, state, map, head);
+  return overlayScale(picture, peak, curve);
 }
+
+/** The colour scale over an image, given the largest weight. */
+export const overlayScale = ({ grid: [down, across] }, peak, curve) =>
+  colourScale(RAMP, Math.max(peak, Math.min(1, LEAST_PEAK / (down * across))), curve);
 
 /** What the scale covers, for its legend. */
 export const imageNote = state =>
@@ -68,4 +73,27 @@ export function imageFigure(canvases) {
     return item;
   });
   return { width: x - 8, height: 16 + canvases[0].clientHeight, items };
+}
+
+/** Point at patches of a grid and pin them: `point(row)` and `pinned(row)`, where row 0 is the class token. */
+export function listenPatches(canvas, gridOf, rowOf, { point, pinned }) {
+  const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
+  const patch = (i, j) => {
+    const [down, across] = gridOf();
+    return 1 + clamp(i, down) * across + clamp(j, across);
+  };
+  const under = event => {
+    const [down, across] = gridOf();
+    return patch(Math.floor(event.offsetY / canvas.clientHeight * down),
+      Math.floor(event.offsetX / canvas.clientWidth * across));
+  };
+  canvas.addEventListener("pointermove", event => point(under(event)));
+  canvas.addEventListener("click", event => pinned(under(event)));
+  canvas.addEventListener("pointerleave", () => point(null));
+  canvas.addEventListener("keydown", event => {
+    const [down, across] = gridOf(), move = MOVES[event.key], at = rowOf() - 1, inside = at >= 0 && at < down * across;
+    if (!move) return;
+    event.preventDefault();
+    point(inside ? patch(Math.floor(at / across) + move[0], at % across + move[1]) : 1);
+  });
 }

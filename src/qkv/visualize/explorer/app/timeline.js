@@ -137,8 +137,8 @@ function imageOf(map, index) {
 /** Everything that is drawn, as items of a figure. */
 function items(map, { ink, paper }) {
   const { panels, axis, left, plot, tops, height } = map;
-  const text = (x, y, text, anchor, bold = false) =>
-    ({ type: "text", x, y, text, size: FONT, anchor, fill: ink, bold });
+  const text = (x, y, text, anchor, { bold = false, size = FONT } = {}) =>
+    ({ type: "text", x, y, text, size, anchor, fill: ink, bold });
   const drawn = panels.flatMap((panel, index) => [...imageOf(map, index), ...(panel.dots ?? []).map(([row, column]) => {
     const { x, y, w, h } = place(map, { panel: index, row, column }), side = Math.max(3, 0.45 * Math.min(w, h));
     return { type: "rect", x: x - (w + side) / 2, y: y + (h - side) / 2, w: side, h: side, fill: WRONG };
@@ -147,11 +147,12 @@ function items(map, { ink, paper }) {
   drawn.push({ type: "rect", x: 0, y: 0, w: left, h: height, fill: paper },
     { type: "rect", x: left + plot, y: 0, w: plot + RIGHT, h: height, fill: paper });
   panels.forEach((panel, index) => {
-    drawn.push(text(left, tops[index] - TITLE / 2, panel.name, "start", true));
+    drawn.push(text(left, tops[index] - TITLE / 2, panel.name, "start", { bold: true }));
     const every = panel.rowHeight >= LABELLED ? 1 : stepOf(14 / panel.rowHeight);
     for (let row = 0; row < panel.labels.length; row += every)
       if (panel.clipped[row])
-        drawn.push(text(left - 6, tops[index] + (row + 0.5) * panel.rowHeight, panel.clipped[row].text, "end"));
+        drawn.push(text(left - 6, tops[index] + (row + 0.5) * panel.rowHeight, panel.clipped[row].text, "end",
+          { size: every > 1 ? FONT : Math.min(FONT, panel.rowHeight - 2) }));
   });
   const tick = stepOf(span(map) / plot * 56, axis.unit), decimals = Math.max(0, Math.ceil(-Math.log10(tick)));
   const bottom = height - AXIS, shift = axis.first ? axis.unit / 2 : 0; // steps are labelled in their middle

@@ -10,7 +10,7 @@ import { number, visible } from "../text.js";
 import { timeline } from "../timeline.js";
 import { bytes, drawnWeight } from "../weights.js";
 
-const ROW = 18, LEAST = 11, ROOM = 640, SPECTROGRAM = 160; // pixels: a token, and the heights of the panels
+const ROW = 18, LEAST = 13, ROOM = 640, SPECTROGRAM = 160; // pixels: a token, and the heights of the panels
 const GREYS = { light: ["#fcfcfd", "#1d2029"], dark: ["#101319", "#e8eaf1"] };
 const STRONGEST = 0.6; // opacity of the attention over the spectrogram
 const WIDEST = 600; // pixels of a second
@@ -148,8 +148,8 @@ function alignmentPanel(plane, words, scale, { start, column }) {
   });
   const weight = (word, j) => word.tokens.length === 1 ? plane.at(word.tokens[0], j)
     : { value: wordWeight(plane, word, j), stored: true };
-  return { name: "Alignment", words: true, labels: words.map(word => visible(word.text)), values, scale, start,
-    step: column, columns: wide, rowHeight: Math.max(LEAST, Math.min(ROW, Math.floor(ROOM / words.length))),
+  return { name: "Alignment", words: true, labels: words.map(({ text }) => visible(text.trim() || text)), values, scale,
+    start, step: column, columns: wide, rowHeight: Math.max(LEAST, Math.min(ROW, Math.floor(ROOM / words.length))),
     tell: (row, j) => [quotation(visible(words[row].text)), ` attends to ${plane.columnTokens[j]} s `,
       number(weight(words[row], j))] };
 }

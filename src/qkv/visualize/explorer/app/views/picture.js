@@ -5,12 +5,11 @@ import { legend } from "../colour.js";
 import { describe, exampleOf, selected } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
-import { drawImage, drawOverlay, frame, imageFigure, imageNote, imageScale } from "../image.js";
+import { drawImage, drawOverlay, frame, imageFigure, imageNote, imageScale, listenPatches } from "../image.js";
 import { pin, selection } from "../state.js";
 import { drawnWeight, planeOf } from "../weights.js";
 
 const LARGEST = 420; // pixels
-const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 export const picture = {
   name: "picture",
@@ -44,7 +43,8 @@ export const picture = {
     readers.addEventListener("focusin",
       event => state.set({ pointed: { row: Number(event.target.dataset.index), column: null } }));
     readers.addEventListener("focusout", () => state.set({ pointed: null }));
-    listenPatches(patches, example.picture, state, rowOf);
+    listenPatches(patches, () => example.picture.grid, rowOf, { pinned: row => pin(state, row, null),
+      point: row => state.set({ pointed: row === null ? null : { row, column: null } }) });
 
     const update = () => {
       const { plane, map, head } = selected(payload, state), row = rowOf(),
@@ -72,22 +72,4 @@ export const picture = {
 function overPatches(example, map, head, row) {
   const plane = planeOf(example, map, head), { grid: [down, across] } = example.picture;
   return { height: down, width: across, values: plane.read(0, { top: row, left: 1, height: 1, width: down * across }) };
-}
-
-function listenPatches(canvas, { grid: [down, across] }, state, rowOf) {
-  const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
-  const patch = (i, j) => 1 + clamp(i, down) * across + clamp(j, across);
-  const under = event =>
-    patch(Math.floor(event.offsetY / canvas.clientHeight * down),
-      Math.floor(event.offsetX / canvas.clientWidth * across));
-  canvas.addEventListener("pointermove", event => state.set({ pointed: { row: under(event), column: null } }));
-  canvas.addEventListener("click", event => pin(state, under(event), null));
-  canvas.addEventListener("pointerleave", () => state.set({ pointed: null }));
-  canvas.addEventListener("keydown", event => {
-    const move = MOVES[event.key], at = rowOf() - 1, inside = at >= 0 && at < down * across;
-    if (!move) return;
-    event.preventDefault();
-    state.set({ pointed: { row: inside ? patch(Math.floor(at / across) + move[0], at % across + move[1]) : 1,
-      column: null } });
-  });
 }

@@ -15,6 +15,7 @@ USES = {  # arguments of the command that runs a model, by command
     "generate": "PROMPT",
     "transcribe": "RECORDING.wav",
     "caption": "IMAGE",
+    "view": "",  # of an example of its own
 }
 
 

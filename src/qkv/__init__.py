@@ -41,6 +41,7 @@ packages
     qkv.interpret, qkv.visualize         attention maps, and their pages and figures
 """
 
+import difflib
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +103,9 @@ __all__ = ["__version__", *_MODULES]
 def __getattr__(name: str) -> Any:
     """Import public names lazily, so that `import qkv` is fast."""
     if name not in _MODULES:
-        raise AttributeError(f"module 'qkv' has no attribute {name!r}")
+        close = difflib.get_close_matches(name, _MODULES, n=1)
+        hint = f" (did you mean qkv.{close[0]}?)" if close and not name.startswith("_") else ""
+        raise AttributeError(f"module 'qkv' has no attribute {name!r}{hint}")
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 

@@ -23,6 +23,8 @@ from typing import Any, ParamSpec, TypeVar
 from qkv.errors import InputError
 
 ENTRY_POINTS = "qkv.plugins"
+MIN_START = 3  # characters of a word for which all names that start with it are suggested
+MAX_SUGGESTIONS = 4
 PACKAGES = {  # the package whose import registers the built-in classes of a kind
     "score": "qkv.attention",
     "align": "qkv.attention",
@@ -96,12 +98,15 @@ def registered(kind: str) -> dict[str, type[Any]]:
 
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return " (did you mean ...?)" if a known name is close, else the list of known names."""
+    """Return " (did you mean ...?)" with names that start with the word or the closest one, else all known names."""
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    close = [name for name in names if name.startswith(word)] if len(word) >= MIN_START else []
+    if len(close) < 2:
+        close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if close:
-        return f" (did you mean {prefix}{close[0]}?)"
-    return f" (known: {', '.join(names)})"
+        shown = ", ".join(f"{prefix}{name}" for name in close[:MAX_SUGGESTIONS])
+        return f" (did you mean {shown}{', ...' if len(close) > MAX_SUGGESTIONS else ''}?)"
+    return f" (known: {', '.join(names) or 'none'})"
 
 
 def names_keywords(function: Callable[P, R]) -> Callable[P, R]:

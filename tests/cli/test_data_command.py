@@ -65,7 +65,8 @@ def listed(qkv: Command, *arguments: object) -> dict[str, dict[str, object]]:
 
 
 def test_list_shows_every_dataset_with_licence_and_location(qkv: Command) -> None:
-    lines = qkv("data", "list").out.splitlines()
+    header, *lines = qkv("data", "list").out.splitlines()
+    assert header.split() == ["dataset", "size", "license", "where", "description"]
     assert [line.split()[0] for line in lines] == list(registered("dataset"))
     assert all(entry.license in line for line, entry in zip(lines, registered("dataset").values(), strict=True))
     where = {name: entry["where"] for name, entry in listed(qkv).items()}
@@ -128,7 +129,7 @@ def test_a_hash_mismatch_is_an_error_and_leaves_the_cache_empty(qkv: Command, se
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fetch", "multi30"], "did you mean multi30k?"),
+        (["fetch", "multi30"], "did you mean multi30k, multi30k_multilingual?"),
         (["fetch", "dates"], "no files"),
         (["fetch", "coco"], "--set data.name=coco"),
         (["fetch", "tagged"], "--data FILE"),

@@ -103,6 +103,16 @@ def test_models_show_prints_the_keys_of_a_model(qkv: Command) -> None:
     assert "did you mean gpt2?" in qkv("models", "show", "gtp2").error
 
 
+def test_words_search_recipes_and_models(qkv: Command) -> None:
+    _, *lines = qkv("recipes", "dates", "TRANSFORMER").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["dates-transformer"]
+    names = [json.loads(line)["name"] for line in qkv("models", "captioning", "--json").out.splitlines()]
+    assert names == ["shapes", "show_attend_tell"]
+    assert "Models without weights" not in qkv("models", "tatoeba").out
+    assert "no recipe contains date-gru (did you mean dates-gru?)" in qkv("recipes", "date-gru").error
+    assert "did you mean --json?" in qkv("recipes", "dates", "--jsno").error
+
+
 def test_a_wide_table_is_wrapped_in_a_narrow_terminal() -> None:
     rows = [["x" * 20, "word " * 20]]
     code = f"from qkv.cli.commands.catalog import format_rows; print(*format_rows(['a', 'b'], {rows}), sep='\\n')"

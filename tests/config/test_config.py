@@ -265,7 +265,7 @@ def test_a_term_is_written_as_a_name_or_a_table() -> None:
         ({"score": {"name": "low_rank", "rnk": 3}}, "unknown key score.rnk (did you mean score.rank?)"),
         ({"score": {"name": "low_rank", "rank": "3"}}, "score.rank must be an integer, not '3'"),
         ({"score": {"name": "low_rank", "rank": 0}}, "score.rank must be between 1 and 16,777,216, not 0"),
-        ({"score": {"name": "dot", "rank": 3}}, "unknown key score.rank (known: )"),
+        ({"score": {"name": "dot", "rank": 3}}, "unknown key score.rank (known: none)"),
         ({"score": 3}, "score must be the name of a score or a table with a name, not 3"),
         ({"score": {"name": ["dot"]}}, "score must be the name of a score or a table with a name"),
         ({"position": "rotery"}, "position: unknown position 'rotery' (did you mean rotary?)"),
@@ -436,6 +436,9 @@ def test_a_toml_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_the_nearest_name_is_suggested_only_if_close() -> None:
     assert nearest("traim", ["train", "test"]) == " (did you mean train?)"
     assert nearest("zzz", ["train", "test"]) == " (known: test, train)"
+    assert nearest("zzz", []) == " (known: none)"
+    assert nearest("copy", ["copy-lstm", "copy-ntm", "copies"]) == " (did you mean copy-lstm, copy-ntm?)"
+    assert nearest("run", [f"run-{number}" for number in range(9)]).endswith("run-3, ...?)")
 
 
 def test_the_options_of_a_default_term_need_no_name() -> None:

@@ -23,6 +23,9 @@ def test_the_recipes_of_the_documentation_exist():
     [
         ("model.scroe=dot", r"recipe dates-gru: unknown key model\.scroe \(did you mean model\.score\?\)"),
         ("trian.lr=1", r"unknown key trian \(did you mean train\?\)"),
+        ("lr=1", r"unknown key lr \(did you mean train\.lr\?\)"),
+        ("dropuot=1", r"unknown key dropuot \(did you mean model\.dropout\?\)"),
+        ("zzzz=1", r"unknown key zzzz \(known: task, data, model, train, seed, init\)"),
         ("train.lr=fast", r"train\.lr must be a number, not 'fast'"),
         ("train.epochs=2.5", r"train\.epochs must be an integer"),
         ("train.decay=cosinus", r"train\.decay = 'cosinus' \(did you mean cosine\?\)"),

@@ -162,5 +162,7 @@ def _usage_error(error: Any) -> int:
     if "\n" in message:  # called without a command: the message is the help text
         console.info(message)
         return BAD_INPUT
+    if possible := getattr(error, "possibilities", None):  # of an unknown option
+        message = f"{error.message.rstrip('.')} (did you mean {' or '.join(sorted(possible))}?)"
     command = error.ctx.command_path if error.ctx else "qkv"
     return _print_error(f"{message.rstrip('.')} (see {command} --help)", BAD_INPUT)

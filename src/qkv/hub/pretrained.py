@@ -88,7 +88,10 @@ def unknown_model(name: str) -> str:
     if name in read_catalog():
         return f"{name}: not downloaded yet: run qkv models download {name}"
     known = [*pretrained_names(), *read_catalog()]
-    return f"{name}: no such folder or pretrained model{nearest(name, known)}; qkv models lists the models"
+    return (
+        f"{name}: no such folder or pretrained model{nearest(name, known)}; qkv models lists the models; models of the "
+        "Hugging Face Hub are named owner/name"
+    )
 
 
 def package_size(folder: Path) -> int:

@@ -1,5 +1,6 @@
 """Recipes: task, data, model and training settings in short TOML files with only what differs from the defaults."""
 
+import difflib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -68,6 +69,7 @@ class Recipe(Config):
                 table[section] = _parse_section(table, section, kind, where)
         if "train" in table:
             table["train"] = build(TrainConfig, table["train"], where, prefix="train.")
+        _check_top_keys(table, where)
         try:
             recipe = cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
             recipe.task_class.check_recipe(recipe.task, recipe.data, recipe.model)
@@ -119,6 +121,22 @@ class Recipe(Config):
             sections["model"].pop(key, None)
         head = {key: getattr(self, key) for key in ("name", "overrides", "seed", "init")}
         return {**head, "overrides": list(self.overrides), **sections, "train": self.train.to_dict()}
+
+
+def _check_top_keys(table: Mapping[str, Any], where: str) -> None:
+    """Raise for an unknown key at the top level; a key of a section is suggested with its section: lr, train.lr."""
+    configs = {section: table.get(section) for section in SECTIONS} | {"train": table.get("train", TrainConfig())}
+    names = {key: [key] for key in ("seed", "init", *configs)}
+    for section, config in configs.items():
+        for key in type(config).model_fields if isinstance(config, Config) else ():
+            names.setdefault(key, []).append(f"{section}.{key}")
+    for key in table:
+        if key not in Recipe.model_fields:
+            close = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
+            hint = (
+                f"did you mean {' or '.join(names[close[0]])}?" if close else f"known: {', '.join(configs)}, seed, init"
+            )
+            raise InputError(f"{where}: unknown key {printable(key)} ({hint})")
 
 
 def _parse_section(table: Mapping[str, Any], section: str, kind: str, where: str) -> Config:
@@ -269,7 +287,9 @@ def recipe_path(name: str) -> Path:
         return Path(name)
     paths = _builtin_paths()
     if name not in paths:
-        raise InputError(f"unknown recipe {name}{nearest(name, paths)}; or give the path of a .toml file")
+        raise InputError(
+            f"unknown recipe {name}{nearest(name, paths)}; qkv recipes lists them; or give the path of a .toml file"
+        )
     return paths[name]
 
 

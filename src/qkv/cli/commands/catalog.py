@@ -12,6 +12,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.console import result, result_json
+from qkv.cli.search_group import METAVAR, SearchGroup, search, search_words
 from qkv.config import Config, Term, describe_fields, describe_options, describe_type
 from qkv.registry import describe, registered
 
@@ -21,10 +22,15 @@ if TYPE_CHECKING:
 HEADERS = ("key", "value", "default", "type", "meaning")
 FROM_DATA = "from the data"
 
-recipes = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+recipes = typer.Typer(cls=SearchGroup, subcommand_metavar=METAVAR, invoke_without_command=True, rich_markup_mode=None)
 
 
-@recipes.callback(help="List recipes and show their keys.")
+@recipes.callback(
+    help="""List recipes and show their keys.
+
+    With words, e.g. `qkv recipes translate gru`, only those that contain all of them in any column.
+    """
+)
 def list_recipes(context: typer.Context, json: options.Json = False) -> None:
     """List all recipes, with the measured training time, if known: on one core of a CPU, on one H200 GPU."""
     from qkv.training.recipe import recipe_info, recipe_names
@@ -32,6 +38,9 @@ def list_recipes(context: typer.Context, json: options.Json = False) -> None:
     if context.invoked_subcommand is not None:
         return
     infos = [recipe_info(name) for name in recipe_names()]
+    if words := search_words(context):
+        names = {row[0] for row in search([(*info[:4], info.purpose) for info in infos], words, "recipe")}
+        infos = [info for info in infos if info.name in names]
     if json:
         for info in infos:
             result_json({**info._asdict(), "minutes": info.minutes.to_dict()})

@@ -11,6 +11,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.commands import check, shards
+from qkv.cli.commands.catalog import format_rows
 from qkv.cli.console import info, note, progress_bar, result, result_json, result_line
 from qkv.config import build
 from qkv.errors import InputError
@@ -40,6 +41,7 @@ def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> N
     from qkv.registry import registered
 
     store = DatasetCache.with_folder(data_dir)
+    rows = []
     for name, entry in registered("dataset").items():
         size = sum(file.size for file in entry.files)
         where = _where(store, entry.files) if entry.files else ""
@@ -48,8 +50,9 @@ def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> N
                 {"name": name, "summary": entry.summary, "license": entry.license, "bytes": size, "where": where}
             )
         else:
-            files = f"  {size / 1e6:.1f} MB {where}" if where else ""
-            result(f"{name:17} {entry.summary}{files}  [{entry.license}]")
+            rows.append((name, f"{size / 1e6:.1f} MB" if size else "", entry.license, where, entry.summary))
+    if rows:
+        result("\n".join(format_rows(("dataset", "size", "license", "where", "description"), rows, below=3)))
 
 
 def _where(store: "DatasetCache", files: tuple["DataFile", ...]) -> str:

@@ -9,31 +9,56 @@ from qkv.cli import options
 from qkv.cli.commands.catalog import config_keys, format_rows, format_value, print_tables, tables_json
 from qkv.cli.commands.convert import DType
 from qkv.cli.console import info, progress_bar, result, result_json
+from qkv.cli.search_group import METAVAR, SearchGroup, search, search_words
 from qkv.errors import InputError
 from qkv.registry import describe, lookup, nearest, registered
 
-app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app = typer.Typer(cls=SearchGroup, subcommand_metavar=METAVAR, invoke_without_command=True, rich_markup_mode=None)
 
 
-@app.callback(help="List, show and download models; list architectures.")
+@app.callback(
+    help="""List, show and download models; list architectures.
+
+    With words, e.g. `qkv models translation`, only those that contain all of them in any column.
+    """
+)
 def list_models(context: typer.Context, plugin: options.Plugin = None, json: options.Json = False) -> None:
     """List the pretrained models with size, task and score, and the architectures with their tasks."""
     if context.invoked_subcommand is not None:
         return
+    entries = [*_pretrained(), *_architectures()]
+    if words := search_words(context):
+        cells = [[entry["name"], *(str(value) for value in entry.values())] for entry in entries]
+        names = {row[0] for row in search(cells, words, "model")}
+        entries = [entry for entry in entries if entry["name"] in names]
     if json:
-        for entry in [*_pretrained(), *_architectures()]:
+        for entry in entries:
             result_json(entry)
         return
+    pretrained = [entry for entry in entries if entry["kind"] == "pretrained"]
+    architectures = [entry for entry in entries if entry["kind"] == "architecture"]
+    if pretrained:
+        _print_pretrained(pretrained)
+        result("\nqkv models show NAME prints the model card.")
+    if pretrained and architectures:
+        result("\nModels without weights, for qkv train:\n")
+    if architectures:
+        _print_architectures(architectures)
+
+
+def _print_pretrained(entries: list[dict[str, Any]]) -> None:
     rows = [
         (entry["name"], entry["task"], entry["data"], f"{entry['bytes'] / 1e6:.1f} MB", entry["score"],
          entry["where"], entry["description"])
-        for entry in _pretrained()
+        for entry in entries
     ]  # fmt: skip
     headers = ("pretrained model", "task", "data", "size", "score", "where", "description")
     result("\n".join(format_rows(headers, rows, below=2)))
-    result("\nqkv models show NAME prints the model card. Models without weights, for qkv train:\n")
+
+
+def _print_architectures(entries: list[dict[str, Any]]) -> None:
     lines = []
-    for entry in _architectures():
+    for entry in entries:
         presets = entry["presets"]
         shown = presets if len(presets) < 6 else [*presets[:2], "...", presets[-1]]
         lines.append((entry["name"], entry["class"], ", ".join(entry["tasks"]), ", ".join(shown), entry["description"]))

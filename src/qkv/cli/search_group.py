@@ -1,0 +1,49 @@
+"""A group of commands whose list can be searched: `qkv recipes shakespeare`."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+from qkv.errors import InputError
+from qkv.registry import nearest
+
+METAVAR = "[WORD]... | COMMAND [ARGS]..."
+WORDS = "qkv.words"  # key in the meta data of a context
+
+Row = TypeVar("Row", bound=Sequence[str])
+
+
+class SearchGroup(TyperGroup):
+    """A group whose arguments are words to search for, unless the first one is a command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = [word for word in args if not word.startswith("-")]
+        if words and words[0] not in self.commands:
+            takes_value = {name for parameter in self.params for name in parameter.opts if not _is_flag(parameter)}
+            words = []
+            rest: list[str] = []
+            for number, word in enumerate(args):
+                is_option = word.startswith("-") or (number > 0 and args[number - 1] in takes_value)
+                (rest if is_option else words).append(word)
+            ctx.meta[WORDS], args = words, rest
+        return list(super().parse_args(ctx, args))
+
+
+def _is_flag(parameter: Any) -> bool:
+    return bool(getattr(parameter, "is_flag", False))
+
+
+def search_words(context: typer.Context) -> list[str]:
+    """Return the words to search for; none lists everything."""
+    return list(context.meta.get(WORDS, ()))
+
+
+def search(rows: Sequence[Row], words: Sequence[str], what: str) -> list[Row]:
+    """Return the rows that contain all words in any of their cells, in any case; their first cell is the name."""
+    found = [row for row in rows if all(word.casefold() in " ".join(row).casefold() for word in words)]
+    if not found:
+        close = nearest(words[0], [row[0] for row in rows])
+        raise InputError(f"no {what} contains {' and '.join(words)}{close if 'did you mean' in close else ''}")
+    return found

@@ -72,6 +72,16 @@ def test_probable_mistakes_are_warnings(
     assert any(word in warning for warning in report(table(tmp_path, change(LABELED)), *LSTM)["warnings"])
 
 
+def test_labels_before_texts_are_not_taken_for_pairs(qkv: Command, tmp_path: Path) -> None:
+    rows = [(label, f"{text} {number}") for number, (text, label) in enumerate(3 * LABELED)]
+    assert "the columns are swapped" in qkv("data", "check", table(tmp_path, rows)).error
+
+
+def test_an_encoding_problem_is_shown_in_its_context(report: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    rows = [*LABELED, ("word " * 20 + "schÃ¶n", "good")]
+    assert any("schÃ¶n" in warning for warning in report(table(tmp_path, rows), *LSTM)["warnings"])
+
+
 def test_duplicates_across_splits_and_unseen_labels_are_warnings(
     report: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -79,6 +89,10 @@ def test_duplicates_across_splits_and_unseen_labels_are_warnings(
     valid = table(tmp_path, [LABELED[3], ("a new text", "meh")], "valid.tsv")
     found = report(train, "--valid", valid, *LSTM)
     assert any("1 of 2 texts of valid are also in train" in warning for warning in found["warnings"])
+    test = table(tmp_path, [LABELED[3], LABELED[4], LABELED[5], ("a new text", "meh")], "test.tsv")
+    warnings = report(train, "--valid", valid, "--test", test, *LSTM)["warnings"]
+    assert any("3 of 4 texts of test are also in train" in warning for warning in warnings)
+    assert any("1 of 4 texts of test are also in valid" in warning for warning in warnings)
     assert any("meh in valid" in warning for warning in found["warnings"])
     assert not any("also in train" in note for note in found["notes"])
 

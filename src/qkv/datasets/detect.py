@@ -121,7 +121,14 @@ def _media_of(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _pairs_or_labels(rows: Sequence[Sequence[str]]) -> str:
-    """Return "labelled" if the last cells of rows have few distinct values that repeat, else "pairs"."""
+    """Return "labelled" if the last cells of rows have few distinct values that repeat, else "pairs".
+
+    So do labels in the first of two columns, where the reader of labelled texts reports that the columns are swapped.
+    """
     last = [cells[-1].strip() for cells in rows if len(cells) > 1]
-    few = len(set(last)) <= min(MAX_PLAUSIBLE_LABELS, len(last) / 2)
-    return "labelled" if last and few else "pairs"
+    first = [cells[0].strip() for cells in rows if len(cells) == 2]
+    return "labelled" if _are_labels(last) or _are_labels(first) else "pairs"
+
+
+def _are_labels(cells: Sequence[str]) -> bool:
+    return bool(cells) and len(set(cells)) <= min(MAX_PLAUSIBLE_LABELS, len(cells) / 2)

@@ -18,6 +18,7 @@ NAMES = ("image", "recording", "length")  # keys of previews that are neither te
 MOJIBAKE = re.compile("[ÃÂ][\u0080-\u00bf]|â€[\u0080-\uffff]|ï»¿|\ufffd")
 CONTROL = re.compile("[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]")
 FEW_PER_LABEL = 5
+CONTEXT = 20  # characters shown before and after a problem
 DOMINANT = 0.95  # share of the most frequent label
 
 
@@ -84,9 +85,10 @@ def _encoding_problems(texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
         ("control", CONTROL, "have control characters"),
     ):
         for column, values in texts.items():
-            found = [text for text in values if pattern.search(text)]
+            found = [match for match in map(pattern.search, values) if match]
             if found:
-                yield f"{name}: {len(found):,} of {len(values):,} in {column} {problem}: {_quote(found[0])}"
+                excerpt = found[0].string[max(0, found[0].start() - CONTEXT) : found[0].end() + CONTEXT]
+                yield f"{name}: {len(found):,} of {len(values):,} in {column} {problem}: {_quote(excerpt)}"
 
 
 def _repetitions(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Iterator[str]:
@@ -95,7 +97,7 @@ def _repetitions(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Iter
     for number, row in enumerate(rows):
         key = keys[number] if keys else repr(row)
         if key in seen:
-            repeated.append(" | ".join(map(str, row.values())))
+            repeated.append(" | ".join(value if isinstance(value, str) else " ".join(value) for value in row.values()))
         seen.add(key)
     if repeated:
         yield f"duplicates: {len(repeated):,} of {len(rows):,} examples repeat another one: {_quote(repeated[0])}"
@@ -137,7 +139,10 @@ def _column_problems(columns: Columns) -> Iterator[str]:
     for text, label in zip(texts, labels, strict=True):
         label_texts.setdefault(text, set()).add(label)
         if counts[label] == 1 and len(text.split()) == len(label.split()) == 1 < _mean_words(texts):
-            yield f"header? the text {_quote(text)} with the label {_quote(label)} was read as an example"
+            yield (
+                f"header? the text {_quote(text)} with the label {_quote(label)} was read as an example: remove the "
+                f"line, or name the columns with --column text=NAME --column label=NAME"
+            )
     conflicts = [text for text, of_text in label_texts.items() if len(of_text) > 1]
     if conflicts:
         yield f"conflicts: {len(conflicts):,} text(s) have several labels, the first: {_quote(conflicts[0])}"
@@ -147,7 +152,10 @@ def _header_of_pairs(texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield a warning if the first pair may be a header: one word on each side, unlike most pairs."""
     first = [values[0].strip() for values in texts.values()]
     if all(text.isidentifier() for text in first) and all(_mean_words(values) > 3 for values in texts.values()):
-        yield f"header? the pair {_quote(' | '.join(first))} was read as an example"
+        yield (
+            f"header? the pair {_quote(' | '.join(first))} was read as an example: remove the line, or name the "
+            "columns with --column source=NAME --column target=NAME"
+        )
 
 
 def _mean_words(texts: Sequence[str]) -> float:

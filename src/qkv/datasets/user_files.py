@@ -1,6 +1,7 @@
 """Base class of datasets read from files and folders of the user."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,15 +123,15 @@ class UserFiles(DatasetConfig):
         return " and ".join(self.train)
 
     def duplicates(self, splits: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a note for each split with examples that are also in a split before it."""
+        """Yield a note for each split with examples that are also in a split before it, and for each of these."""
         seen: dict[str, str] = {}
         for split, examples in splits.items():
             keys = self.keys(examples)
-            repeated = [key for key in keys if key in seen]
-            if repeated:
+            repeated = Counter(seen[key] for key in keys if key in seen)
+            for earlier, count in repeated.items():
                 yield (
-                    f"{len(repeated):,} of {len(keys):,} {self.dataset_class.unit} of {split} are also in "
-                    f"{seen[repeated[0]]}: scores on them are too high"
+                    f"{count:,} of {len(keys):,} {self.dataset_class.unit} of {split} are also in {earlier}: scores on "
+                    "them are too high"
                 )
             seen |= {key: split for key in keys if key not in seen}
 

@@ -152,6 +152,8 @@ def test_requests_in_one_batch_have_the_answers_of_requests_alone(client):
         ({"temperature": math.inf}, 422, "temperature"),
         ({"top_p": 0}, 422, "top_p"),
         ({"maximum_tokens": 3}, 422, "maximum_tokens"),
+        ({"max_token": 3}, 422, "unknown field 'max_token' (did you mean max_tokens?)"),
+        ({"temprature": 1, "top_p": 0}, 422, "temprature"),
         ({"model": "GPT"}, 404, "gpt"),
         ({"model": "classifier"}, 400, "/classify"),
     ],

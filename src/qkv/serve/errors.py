@@ -1,6 +1,7 @@
 """Errors of requests, in the format of the OpenAI API."""
 
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,10 +11,12 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from qkv.errors import InputError, QkvError
+from qkv.registry import nearest
 from qkv.runtime.text import printable
 
 RETRY_SECONDS = 1  # in the header Retry-After
 MAX_MESSAGE = 1000
+MAX_PROBLEMS = 3  # of a body in one message
 log = logging.getLogger("qkv.serve")
 
 
@@ -111,12 +114,30 @@ def add_handlers(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        param = ".".join(str(part) for part in first["loc"][1:])
-        message = f"{param}: {first['msg']}" if param else str(first["msg"])
-        return error_response(422, message, param or None)
+        problems = [_problem(details, _field_names(request)) for details in error.errors()[:MAX_PROBLEMS]]
+        return error_response(422, "; ".join(message for _, message in problems), problems[0][0])
 
     for kind in (RequestError, QkvError, Exception):
         app.add_exception_handler(kind, failed)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, invalid)
+
+
+def _field_names(request: Request) -> list[str]:
+    """Return the names of the fields of the body of a request."""
+    body = getattr(request.scope.get("route"), "body_field", None)
+    annotation = getattr(getattr(body, "field_info", None), "annotation", None)
+    return list(getattr(annotation, "model_fields", ()))
+
+
+def _problem(details: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, str]:
+    """Return the field of an error of validation, None if it is the whole body, and a message."""
+    if details["type"] == "json_invalid":
+        return None, f"the body is not valid JSON: {details.get('ctx', {}).get('error', details['msg'])}"
+    path = [str(part) for part in details["loc"][1:]]
+    param = ".".join(path)
+    if details["type"] == "missing" and param:
+        return param, f"{param} is required"
+    if details["type"] == "extra_forbidden":
+        return param, f"unknown field {param!r}{nearest(param, names) if len(path) == 1 and names else ''}"
+    return param or None, f"{param}: {details['msg']}" if param else str(details["msg"])

@@ -26,7 +26,7 @@ from qkv.types import Float, Int, Tensor
 
 MAX_WEIGHTS = 2**26  # kept in all: 12 layers of 12 heads fit for 680 tokens
 MAX_OPERANDS = 2**18  # numbers of the operands of attention kept in all
-POOLED = ("[text]",)  # row name of a query that pools the whole text
+POOLED = "[text]"  # row name of a query that pools the whole text, of a model without labels
 
 
 class Prediction(NamedTuple):
@@ -126,7 +126,8 @@ class AttentionProbe(Pipeline):
                 prediction = self._labelled(tokens, model_input.tree)
         rank = getattr(self.model.config, "rank", None)  # Linformer: keys are projections of all tokens
         keys = pieces if rank is None else tuple(f"mixture {number}" for number in range(1, rank + 1))
-        maps = (_map(name, record.weights[0].float().cpu(), pieces, keys) for name, record in records.items())
+        pooled = prediction.text or POOLED
+        maps = (_map(name, record.weights[0].float().cpu(), pieces, keys, pooled) for name, record in records.items())
         special = () if self._tokenizer is None else self._tokenizer.special_pieces
         return TextAnswer(
             text, prediction.text, prediction.score, tuple(maps), special=special,
@@ -205,13 +206,17 @@ class AttentionProbe(Pipeline):
 
 
 def _map(
-    layer: str, weights: Float[Tensor, "heads queries keys"], pieces: tuple[str, ...], keys: tuple[str, ...]
+    layer: str,
+    weights: Float[Tensor, "heads queries keys"],
+    pieces: tuple[str, ...],
+    keys: tuple[str, ...],
+    pooled: str,
 ) -> AttentionMap:
     if keys is not pieces:
         return AttentionMap(layer, pieces, keys, weights.numpy())
     if weights.shape[1] == len(pieces):
         return AttentionMap(layer, pieces, pieces, align_to_tokens(weights).numpy())
-    return AttentionMap(layer, POOLED * weights.shape[1], pieces, weights.numpy())
+    return AttentionMap(layer, (pooled,) * weights.shape[1], pieces, weights.numpy())
 
 
 def layers_that_fit(layers: Mapping[str, Attend], weights: int, first: str | None, budget: int) -> list[Layer]:

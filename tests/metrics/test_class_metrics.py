@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.metrics.class_metrics import calibration, class_table, confusion_matrix
+from qkv.metrics.class_metrics import calibration, class_table, confusion_matrix, proportion_interval
 from qkv.metrics.tag_metrics import entity_f1, entity_table
 
 metrics = pytest.importorskip("sklearn.metrics", reason="needs the package scikit-learn")
@@ -61,6 +61,13 @@ def test_the_calibration_error_equals_its_definition(predictions):
     result = calibration(confidence.tolist(), correct.astype(bool).tolist())
     assert result.error == pytest.approx(expected, abs=1e-9)
     assert sum(part.count for part in result.bins) == len(predictions)
+
+
+@pytest.mark.parametrize(("count", "total"), [(15, 20), (0, 10), (10, 10), (1, 1), (700, 1066)])
+def test_the_interval_of_a_proportion_equals_that_of_scipy(count, total):
+    stats = pytest.importorskip("scipy.stats")
+    expected = stats.binomtest(count, total).proportion_ci(method="wilson")
+    assert proportion_interval(count, total) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
 def test_a_calibrated_model_has_no_calibration_error():

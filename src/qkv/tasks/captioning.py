@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -178,7 +179,7 @@ class CaptioningTask(Task):
             {"loss": self._loss_of(model, examples), **values, **self._pointing_scores(model, examples)},
             {name: score.signature for name, score in scores.items() if score.signature},
             outputs=tuple(texts),
-            mistakes=_mistakes(texts, self._references(examples)),
+            mistakes=_mistakes(examples, texts, self._references(examples)),
             mistake_score="chrF",
         )
 
@@ -221,7 +222,7 @@ class CaptioningTask(Task):
         images = self._collate(self.valid, [CaptionExample(row, []) for row in rows]).to(model.device).images
         captions = Captioner(model, self.tokenizer, use_engine=False).decode(images)
         texts = [self.tokenizer.decode(best.tokens) for (best,) in captions]
-        return [Sample(f"picture {row + 1}", texts[row], self.valid.texts[row][0]) for row in rows]
+        return [Sample(Path(self.valid.name(row)).name, texts[row], self.valid.texts[row][0]) for row in rows]
 
     def _pointing(self, model: ShowAttendTell, captions: Captions) -> float:
         """Fraction of object words whose attention peak is inside the object's box.
@@ -277,13 +278,13 @@ def encode_captions(tokenizer: Tokenizer, captions: Captions) -> list[CaptionExa
     return [CaptionExample(picture, tokens) for (picture, _), tokens in zip(captioned, ids, strict=True)]
 
 
-def _mistakes(texts: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[Mistake, ...]:
+def _mistakes(examples: Captions, texts: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[Mistake, ...]:
     """Return the captions that differ most from the closest of their references, by chrF."""
     return worst(
         Mistake(
-            f"picture {number}", text, " | ".join(captions), max(sentence_chrf(text, caption) for caption in captions)
+            examples.name(row), text, " | ".join(captions), max(sentence_chrf(text, caption) for caption in captions)
         )
-        for number, (text, captions) in enumerate(zip(texts, references, strict=True), start=1)
+        for row, (text, captions) in enumerate(zip(texts, references, strict=True))
         if text not in captions
     )
 

@@ -183,7 +183,7 @@ class ImageClassificationTask(Task):
         examples = self.examples(data, split)
         logits = list(self._logits(model, examples))
         references = [examples.names[label] for label in examples.labels.tolist()]
-        sources = examples.files or [f"picture {number}" for number in range(1, len(examples) + 1)]
+        sources = examples.files or [f"image {number}" for number in range(1, len(examples) + 1)]
         details = label_details(torch.cat(logits).softmax(dim=-1).cpu(), model.labels, references, sources)
         return Evaluation(len(examples), self.evaluation_unit, self._scores(logits, examples), **details)
 

@@ -104,6 +104,7 @@ def tag_details(
     references = [tag for sentence in sentences for tag in sentence.tags]
     sources = [_in_context(sentence.words, number) for sentence in sentences for number in range(len(sentence.words))]
     details = label_details(probabilities, names, references, sources)
+    details["intervals"] = {}  # the words of a sentence are not independent
     if not are_entity_tags(references):
         (table,) = details["classes"]
         return {**details, "classes": (ClassTable("tags", table.rows),)}

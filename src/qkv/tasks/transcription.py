@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -162,8 +163,8 @@ class TranscriptionTask(Task):
         utterances = _all(self.valid[:count])
         texts = self._transcribe(self._recognizer(model), utterances, self.valid.rate)
         return [
-            Sample(f"recording {number}", text, utterance.text)
-            for number, (text, utterance) in enumerate(zip(texts, utterances, strict=True), start=1)
+            Sample(Path(self.valid.name(row)).name, text, utterance.text)
+            for row, (text, utterance) in enumerate(zip(texts, utterances, strict=True))
         ]
 
     @classmethod
@@ -191,7 +192,7 @@ class TranscriptionTask(Task):
         progress(len(utterances))
         pairs = zip(fitting, texts, utterances, strict=True)
         wrong = (
-            Mistake(f"recording {row + 1}", text, said.text, -_scores([text], [said])["wer"])
+            Mistake(recordings.name(row), text, said.text, 1 - _scores([text], [said])["wer"])
             for row, text, said in pairs
             if normalize_transcript(text) != normalize_transcript(said.text)
         )
@@ -201,7 +202,7 @@ class TranscriptionTask(Task):
             _scores(texts, utterances),
             outputs=tuple(texts),
             mistakes=worst(wrong),
-            mistake_score="minus word error rate",
+            mistake_score="word accuracy (1 - word error rate)",
             skipped=len(recordings) - len(fitting),
         )
 

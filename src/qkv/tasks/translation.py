@@ -364,13 +364,13 @@ def _score_pronunciations(translate: Callable[..., list[Answer]], pairs: Sequenc
     texts = tuple(answer.text for answer in translate(list(variants)))
     scores = pronunciation_scores(texts, list(variants.values()))
     wrong = (
-        Mistake(word, text, " | ".join(listed), -phoneme_error_rate([text], [listed]))
+        Mistake(word, text, " | ".join(listed), 1 - phoneme_error_rate([text], [listed]))
         for (word, listed), text in zip(variants.items(), texts, strict=True)
         if text.split() not in [reference.split() for reference in listed]
     )
     values = {name: score.value for name, score in scores.items()}
     return Evaluation(
-        len(pairs), "pairs", values, outputs=texts, mistakes=worst(wrong), mistake_score="minus phoneme error rate"
+        len(pairs), "pairs", values, outputs=texts, mistakes=worst(wrong), mistake_score="1 - phoneme error rate"
     )
 
 

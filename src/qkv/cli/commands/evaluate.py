@@ -20,7 +20,7 @@ Split = Annotated[
     typer.Option("--split", metavar="SPLIT", help="Split to evaluate, or all-tests; repeatable [test]."),
 ]
 Limit = Annotated[
-    int | None, typer.Option("--limit", min=1, max=options.MAX_COUNT, help="Evaluate only the first N pairs.")
+    int | None, typer.Option("--limit", min=1, max=options.MAX_COUNT, help="Evaluate only the first N examples.")
 ]
 Output = Annotated[Path | None, options.output_file("--output", "FILE", "Write the outputs, one per line.")]
 Page = Annotated[Path | None, options.output_file("--page", "PAGE.html", "Write an HTML page with all results.")]
@@ -44,7 +44,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model on its test set or on your files.
 
-    Reports the metrics of the task, e.g. BLEU and chrF (sacrebleu) with confidence intervals for translation;
+    Reports the metrics of the task, with confidence intervals of BLEU, chrF (sacrebleu) and accuracies;
     precision, recall and F1 of each class, the confusion matrix and the calibration for classifiers and taggers; and
     the worst examples. Results on a whole split are appended to RUN/results.jsonl for `qkv compare`.
     """

@@ -50,6 +50,10 @@ class Captions:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def name(self, index: int) -> str:
+        """Return the file of an image, or its number."""
+        return self.files[index] if self.files else f"image {index + 1}"
+
     def __getitem__(self, index: slice) -> "Captions":
         return Captions(self.images[index], self.texts[index], self.objects[index], self.files[index])
 

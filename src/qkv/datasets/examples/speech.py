@@ -51,6 +51,10 @@ class Utterances(ABC):
     def utterance(self, index: int, key: str = "") -> Utterance:
         """Return an utterance; `key` is that of the epoch."""
 
+    def name(self, index: int) -> str:
+        """Return the file of an utterance, or its number."""
+        return f"recording {index + 1}"
+
     @abstractmethod
     def hashed_bytes(self) -> Iterator[bytes | memoryview]:
         """Yield the bytes that identify the utterances."""
@@ -82,6 +86,9 @@ class Recordings(Utterances):
 
     def utterance(self, index: int, key: str = "") -> Utterance:
         return Utterance(self.files[index].read(), self.texts[index])
+
+    def name(self, index: int) -> str:
+        return str(self.files[index].path)
 
     def hashed_bytes(self) -> Iterator[bytes]:
         for file, text in zip(self.files, self.texts, strict=True):

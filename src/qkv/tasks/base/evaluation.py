@@ -13,6 +13,7 @@ from qkv.metrics.class_metrics import (
     calibration,
     class_table,
     confusion_matrix,
+    proportion_interval,
 )
 from qkv.metrics.text_metrics import Bucket, Interval
 from qkv.runtime.notebook import Drawable
@@ -119,6 +120,7 @@ def label_details(
     rows = zip(sources, predictions, references, of_reference, strict=True)
     correct = [prediction == reference for prediction, reference in zip(predictions, references, strict=True)]
     return {
+        "intervals": {"accuracy": proportion_interval(sum(correct), len(correct))} if correct else {},
         "classes": (class_table("classes", predictions, references),),
         "confusion": confusion_matrix(predictions, references),
         "calibration": calibration(confidences.tolist(), correct),
@@ -128,6 +130,6 @@ def label_details(
 
 
 def worst(mistakes: Iterable[Mistake]) -> tuple[Mistake, ...]:
-    """Return the mistakes with the lowest scores, worst first; those without a score come last."""
+    """Return the mistakes with the lowest scores, worst first and copies once; those without a score come last."""
     ordered = sorted(mistakes, key=lambda mistake: math.inf if math.isnan(mistake.score) else mistake.score)
-    return tuple(ordered[:MAX_MISTAKES])
+    return tuple(dict.fromkeys(ordered))[:MAX_MISTAKES]

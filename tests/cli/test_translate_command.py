@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from qkv.cli.texts import is_repetitive
 from qkv.hub import save_model
 from qkv.models import rnn_seq2seq
 from qkv.pipelines.translator import Translator
@@ -249,3 +250,11 @@ def test_marking_requires_a_model_that_copies(qkv: Command, attending: Path, cop
     assert "copying" in qkv("translate", attending, "two dogs", "--mark-copied").error
     assert "copied" not in objects(qkv("translate", attending, "two dogs", "--json"))[0]
     assert "--json" in qkv("translate", copying, "two dogs", "--mark-copied", "--json").error
+
+
+@pytest.mark.parametrize(
+    ("text", "repetitive"),
+    [("Hallo " * 20, True), ("Guten Morgen " * 8, True), ("no no no", False), ("one two three four " * 3, False)],
+)
+def test_outputs_with_few_different_words_are_repetitive(text: str, repetitive: bool) -> None:
+    assert is_repetitive(text) == repetitive

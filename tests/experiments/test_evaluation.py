@@ -93,6 +93,7 @@ def test_a_split_gives_one_evaluation_and_a_list_a_list(translator: Run):
     assert [evaluation.split for evaluation in both] == ["valid", "test"]
     assert both[0].scores == one.scores
     assert len(repr(one)) < 250
+    assert "worst" in str(one)
     low, high = both[1].intervals["chrf"]
     assert low <= both[1].scores["chrf"] <= high
     assert f"[{low:.3f}, {high:.3f}]" in both[1].shown("chrf")

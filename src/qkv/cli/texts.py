@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STDIN = "standard input"
 DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")  # path of a pipe made by shell process substitution
 MAX_UNKNOWN_SHOWN = 10  # unknown tokens listed in one note
+MIN_REPETITIVE = 12  # words of a text that can be called repetitive
 MAX_UNKNOWN_INPUTS = 10_000  # whose unknown tokens are kept
 CHUNK = 1024  # texts processed at a time
 
@@ -83,6 +84,12 @@ def note_unknown_tokens(unknown: Mapping[Any, Sequence[str]], what: str = "input
     where = first if len(unknown) == 1 else f"{len(unknown):,} inputs, first: {first}"
     hint = "; the input has tabs: pass a single column (cut -f 1)" if "\t" in tokens else ""
     note(f"{where}: out-of-vocabulary tokens: {', '.join(names)}{more}{hint}")
+
+
+def is_repetitive(text: str) -> bool:
+    """Return whether a text has many words but few different ones, as the output of a model that fails often has."""
+    words = text.casefold().split()
+    return len(words) >= MIN_REPETITIVE and len(set(words)) <= len(words) / 4
 
 
 def add_unknown_tokens(unknown: dict[K, Sequence[str]], more: Mapping[K, Sequence[str]]) -> None:

@@ -34,7 +34,9 @@ def _metrics(evaluation: Evaluation) -> list[str]:
         value, _, interval = evaluation.shown(name).partition(" ")
         notes = "  ".join(filter(None, [interval, evaluation.signatures.get(name, "")]))
         rows.append(f"{title:{width}}  {value:>10}   {notes}".rstrip())
-    return [*rows, f"{'speed':{width}}  {evaluation.size / evaluation.seconds:10.0f}   {evaluation.unit}/s"]
+    if evaluation.seconds:
+        rows.append(f"{'speed':{width}}  {evaluation.size / evaluation.seconds:10.0f}   {evaluation.unit}/s")
+    return rows
 
 
 def _classes(table: ClassTable) -> list[str]:

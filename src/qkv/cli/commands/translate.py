@@ -10,8 +10,8 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.bulk import bulk_files, decode_files
-from qkv.cli.console import command_line, info, progress_bar, result, result_json, result_line, results_to
-from qkv.cli.texts import CHUNK, add_unknown_tokens, note_unknown_tokens, read_conllu, read_texts
+from qkv.cli.console import command_line, info, note, progress_bar, result, result_json, result_line, results_to
+from qkv.cli.texts import CHUNK, add_unknown_tokens, is_repetitive, note_unknown_tokens, read_conllu, read_texts
 from qkv.cli.workers import DecodeJob, Report
 from qkv.errors import InputError
 from qkv.registry import nearest
@@ -212,14 +212,27 @@ def _translate_and_print(decoder: TranslationDecoder, sources: list["str | Tagge
     decoder.translator.check(sources, target=decoder.target)
     shown: list[Answer] = []
     unknown: dict[int, Sequence[str]] = {}
+    repetitive: list[int] = []
     with progress_bar("translating", len(sources), streaming=True) as progress:
         for begin in range(0, len(sources), CHUNK):
             chunk = sources[begin : begin + CHUNK]
             outputs = decoder.translate(chunk, begin, lambda lines, tokens: None)
             add_unknown_tokens(unknown, decoder.print_all(chunk, outputs, begin))
             shown += [answer for answers in outputs for answer in answers] if page is not None else []
+            repetitive += [
+                number
+                for number, answers in enumerate(outputs, start=begin + 1)
+                if answers and is_repetitive(answers[0].text) and not is_repetitive(answers[0].source)
+            ]
             progress(begin + len(outputs))
     note_unknown_tokens(unknown)
+    if repetitive:
+        where = f"input {repetitive[0]}"
+        where = where if len(repetitive) == 1 else f"{len(repetitive):,} inputs, first: {where}"
+        note(
+            f"{where}: the output repeats itself, which happens on inputs unlike the training data: try a complete "
+            "sentence with its punctuation, or train for longer"
+        )
     if page is not None:
         from qkv.visualize import save_page
 

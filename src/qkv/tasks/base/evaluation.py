@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from qkv.metrics import Metric
@@ -71,6 +72,11 @@ class Evaluation(Drawable):
         more = [f"and {len(names) - MAX_SHOWN} more metrics"] if len(names) > MAX_SHOWN else []
         where = f"{self.split}: " if self.split else ""
         return f"Evaluation({where}{self.size:,} {self.unit}, {', '.join([*shown, *more])})"
+
+    def __str__(self) -> str:
+        """Return the report that `qkv evaluate` prints."""
+        text: str = import_module("qkv.visualize.evaluation_table").evaluation_text(self)
+        return text
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the outputs as plain data: the scores by name, and the details that there are."""

@@ -126,7 +126,7 @@ def label_details(
     rows = zip(sources, predictions, references, of_reference, strict=True)
     correct = [prediction == reference for prediction, reference in zip(predictions, references, strict=True)]
     return {
-        "intervals": {"accuracy": proportion_interval(sum(correct), len(correct))} if correct else {},
+        "intervals": {"accuracy": Interval(*proportion_interval(sum(correct), len(correct)))} if correct else {},
         "classes": (class_table("classes", predictions, references),),
         "confusion": confusion_matrix(predictions, references),
         "calibration": calibration(confidences.tolist(), correct),

@@ -14,6 +14,7 @@ from qkv.visualize.notebook.html import fragment, heat_map, paragraph, text, til
 from qkv.visualize.selection import pick_head
 
 MAX_CELLS = 2500  # larger maps are shown as an image, whose rows and columns have no labels
+SCALE = "the darkest cell of each matrix is its largest weight"
 MAX_TILES = 24
 TILE, LARGEST = 96, 480  # sides of images in pixels
 
@@ -38,13 +39,17 @@ def _(result: AttentionMap) -> str:
 def _(result: AttentionRecording) -> str:
     shown = list(result.items())[:MAX_TILES]
     more = [paragraph(f"and {len(result) - MAX_TILES} more layer(s)", quiet=True)] if len(result) > MAX_TILES else []
-    heading = paragraph(f"{len(result)} layer(s); first example of the first pass, average over heads", quiet=True)
+    heading = paragraph(
+        f"{len(result)} layer(s); first example of the first pass, average over heads; {SCALE}", quiet=True
+    )
     return fragment(heading, tiles((_caption(name, record), _thumbnail(record)) for name, record in shown), *more)
 
 
 @to_html.register
 def _(result: AttentionRecord) -> str:
-    heading = paragraph(text(_caption(result.layer, result)), "; first example of the first pass, by head", quiet=True)
+    heading = paragraph(
+        text(_caption(result.layer, result)), f"; first example of the first pass, by head; {SCALE}", quiet=True
+    )
     try:
         weights = _first(result.passes[0]) if result.shapes else None
     except QkvError as error:
@@ -57,7 +62,7 @@ def _(result: AttentionOutput) -> str:
     heading = paragraph(text(repr(result)))
     if result.weights is None:
         return fragment(heading)
-    return fragment(heading, paragraph("weights of the first example, by head", quiet=True),
+    return fragment(heading, paragraph(f"weights of the first example, by head; {SCALE}", quiet=True),
                     tiles(_by_head(_first(result.weights), None)))  # fmt: skip
 
 

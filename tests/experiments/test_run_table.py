@@ -54,6 +54,18 @@ def test_only_the_keys_that_differ_are_shown(trained: list[Path]) -> None:
     assert run_tables([trained[0], trained[0]])[0].keys == []
 
 
+def test_keys_that_a_fine_tuned_run_does_not_set_do_not_differ(trained: list[Path], tmp_path: Path) -> None:
+    files = json.dumps([str(trained[0].parent / "a b.tsv")])
+    data = [f"data.{split}={files}" for split in ("train", "valid", "test")]
+    settings = ["data.name=pairs", "train.epochs=1", "train.lr=0.5", f"init={trained[0]}"]
+    done = job.begin(read_recipe("pairs-gru", [*data, *settings]), tmp_path / "tuned", "cpu")
+    Evaluate("test")(done.run, "cpu")
+    keys = {key for table in run_tables([trained[0], tmp_path / "tuned"]) for key in table.keys}
+    assert {"init", "train.lr"} <= keys
+    assert "model.max_length" not in keys  # that of the pretrained model
+    assert not any(key.startswith("task.") for key in keys)
+
+
 def test_keys_that_do_not_fit_into_a_narrow_terminal_are_listed_below_the_table(tmp_path: Path) -> None:
     keys = ["model.hidden_dim", "model.embedding_dim", "model.dropout", "train.weight_decay"]
     runs = [tmp_path / name for name in ("a", "b")]

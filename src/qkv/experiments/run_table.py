@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -114,12 +114,17 @@ class RunTable:
 
     @property
     def keys(self) -> list[str]:
-        """The keys in which the runs differ: of the recipes, if all runs have one."""
+        """The keys in which the runs differ: of the recipes, if all runs have one.
+
+        A key that the recipe of a fine-tuned run does not set has the value of its pretrained model or the default, and
+        does not count as a difference.
+        """
         every = [row.settings for row in self.rows]
         if any(row.recipe is None for row in self.rows):
             every = [row.recorded for row in self.rows]
         names = dict.fromkeys(key for settings in every for key in settings)
-        return [key for key in names if len({repr(settings.get(key)) for settings in every}) > 1]
+        tuned = [row.recipe is not None and row.recipe.init is not None for row in self.rows]
+        return [key for key in names if len(_values(key, every, tuned)) > 1]
 
     def header(self, keys: Sequence[str]) -> list[str]:
         scores = [f"{split}: {column.title}" for split in self.table.splits for column in self.table.columns]
@@ -143,6 +148,15 @@ class RunTable:
     @property
     def _searches(self) -> bool:
         return len({search_label(row.records[0]) for row in self.rows}) > 1
+
+
+def _values(key: str, every: Sequence[Mapping[str, Any]], tuned: Sequence[bool]) -> set[str]:
+    """Return the different values of a key, without those that fine-tuned runs do not set."""
+    return {
+        repr(settings.get(key))
+        for settings, is_tuned in zip(every, tuned, strict=True)
+        if key in settings or not is_tuned
+    }
 
 
 def run_tables(runs: Sequence[Path]) -> list[RunTable]:

@@ -70,7 +70,7 @@ def test_an_epoch_has_every_caption_once_in_a_new_order():
     first, second, again = (task.epoch(number) for number in (0, 1, 0))
     assert sorted(row for rows in first for row in rows) == list(range(40))
     assert first == again != second
-    assert task.describe() == "40 captions of 20 pictures"
+    assert task.describe() == "40 captions of 20 images"
 
 
 def test_batch_targets_have_begin_and_end_tokens():

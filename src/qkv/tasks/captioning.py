@@ -83,7 +83,7 @@ class CaptioningTask(Task):
     config_class = CaptioningConfig
     test_metrics: ClassVar = {f"bleu_{order}": Metric(f"BLEU-{order}") for order in (1, 2, 3)}
     from_data = ("vocab_size", "channels", "height", "width", "backbone")
-    evaluation_unit = "pictures"
+    evaluation_unit = "images"
     searches = True
     capturable = True
 
@@ -117,7 +117,7 @@ class CaptioningTask(Task):
         self.number = 0  # of the current epoch
 
     def describe(self) -> str:
-        return f"{len(self.captions):,} captions of {len(self.train):,} pictures"
+        return f"{len(self.captions):,} captions of {len(self.train):,} images"
 
     def epoch(self, number: int) -> list[list[int]]:
         self.number = number

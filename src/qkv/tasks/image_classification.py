@@ -77,12 +77,12 @@ class ImageClassificationTask(Task):
     cli_command = "classify"
     metrics: ClassVar = {"loss": LOSS, "accuracy": ACCURACY}
     model = ViT
-    unit = "pictures"
+    unit = "images"
     datasets = (ImageDataset,)
     batch_units = ("examples",)
     config_class = ImageClassificationConfig
     from_data = ("classes", "label_names", "height", "width", "channels")
-    evaluation_unit = "pictures"
+    evaluation_unit = "images"
     capturable = True
 
     @classmethod
@@ -104,7 +104,7 @@ class ImageClassificationTask(Task):
         self.pixel_cache = PixelCache(torch.from_numpy(self.train.pixels))
 
     def describe(self) -> str:
-        return f"{len(self.train):,} pictures"
+        return f"{len(self.train):,} images"
 
     def epoch(self, number: int) -> list[list[int]]:
         self.number = number

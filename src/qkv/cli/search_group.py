@@ -10,7 +10,7 @@ from qkv.errors import InputError
 from qkv.registry import nearest
 
 METAVAR = "[WORD]... | COMMAND [ARGS]..."
-WORDS = "qkv.words"  # key in the meta data of a context
+SEARCH_KEY = "qkv.words"  # key in the meta data of a context
 
 Row = TypeVar("Row", bound=Sequence[str])
 
@@ -27,7 +27,7 @@ class SearchGroup(TyperGroup):
             for number, word in enumerate(args):
                 is_option = word.startswith("-") or (number > 0 and args[number - 1] in takes_value)
                 (rest if is_option else words).append(word)
-            ctx.meta[WORDS], args = words, rest
+            ctx.meta[SEARCH_KEY], args = words, rest
         return list(super().parse_args(ctx, args))
 
 
@@ -37,7 +37,7 @@ def _is_flag(parameter: Any) -> bool:
 
 def search_words(context: typer.Context) -> list[str]:
     """Return the words to search for; none lists everything."""
-    return list(context.meta.get(WORDS, ()))
+    return list(context.meta.get(SEARCH_KEY, ()))
 
 
 def search(rows: Sequence[Row], words: Sequence[str], what: str) -> list[Row]:

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from qkv.cli.main import UsageError, app
+from qkv.cli.search_group import SearchGroup
 from qkv.errors import InputError
 from qkv.experiments.claims.note_figures import FIGURES
 from qkv.registry import registered
@@ -26,6 +27,8 @@ def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     command, context, name = COMMAND, None, "qkv"
     while isinstance(command, TyperGroup) and arguments and not arguments[0].startswith("-"):
         context = typer.Context(command, info_name=name, parent=context)
+        if isinstance(command, SearchGroup) and arguments[0] not in command.commands:
+            break  # words to search for
         found, command, arguments = command.resolve_command(context, arguments)
         name = f"{name} {found}"
     parsed = command.make_context(name, list(arguments), parent=context)

@@ -123,7 +123,7 @@ def test_pronunciations_are_scored_per_word_against_all_variants(model):
     evaluation = evaluate(model, entries, pronunciations=True)
     assert (evaluation.size, evaluation.outputs) == (3, (text, text))
     assert evaluation.scores == {"per": pytest.approx(2 / 3), "wer": 0.5}
-    assert evaluation.mistakes == (("c", text, "c c", -1.0),)  # both phonemes are wrong
+    assert evaluation.mistakes == (("c", text, "c c", 0.0),)  # both phonemes are wrong
 
 
 def test_phoneme_and_word_error_rates():

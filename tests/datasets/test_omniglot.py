@@ -44,6 +44,16 @@ def test_characters_are_split_by_index_and_validation_alphabets(small: Omniglot)
     assert [name.rpartition("/")[2] for name in splits["valid"].names] == ["rot000", "rot090", "rot180", "rot270"]
 
 
+def test_training_on_the_validation_characters_leaves_the_other_splits_alone(small: Omniglot) -> None:
+    splits, held_out = small.replace(train_on_valid=True).read().splits, small.read().splits
+    assert splits["train"].names[::4] == tuple(
+        f"{name}/rot000" for name in ("A/character01", "A/character02", "Hebrew/character01", "Z/character01")
+    )
+    for split in ("valid", "test"):
+        assert splits[split].names == held_out[split].names
+        assert np.array_equal(splits[split].pixels, held_out[split].pixels)
+
+
 def test_drawings_are_inverted_resized_and_rotated_counterclockwise(small: Omniglot) -> None:
     splits = small.read().splits
     assert splits["train"].pixels.shape == (12, 20, 1, 28, 28)

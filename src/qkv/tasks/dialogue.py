@@ -185,7 +185,8 @@ class DialogueTask(ResponseTask, TranslationTask):
 
     @classmethod
     def check_recipe(cls, options: Any, data: Any, model: Any) -> None:
-        require(not options.bpe_dropout, "task.bpe_dropout is not supported for dialogues: remove it")
+        for key in ("bpe_dropout", "text_noise"):
+            require(not getattr(options, key), f"task.{key} is not supported for dialogues: remove it")
         require(not reads_trees(model), "a dialogue has no dependency trees: choose another model.position")
         _check_limits(options, max(options.history_tokens, options.response_tokens), model)
 

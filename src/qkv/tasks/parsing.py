@@ -66,6 +66,7 @@ class ParsingTask(TranslationTask):
             not options.bpe_dropout or data.tokenizer.name == "bpe",
             f"task.bpe_dropout needs subwords (data.tokenizer.name = bpe), not {data.tokenizer.name}",
         )
+        require(not options.text_noise, "task.text_noise is not supported for parsing: remove it")
 
     @classmethod
     def train_tokenizer(cls, data: Dataset[Any], config: DatasetConfig, model: Any) -> Tokenizer:

@@ -57,6 +57,7 @@ from qkv.tasks.base.evaluation import Evaluation, Mistake, worst
 from qkv.tasks.base.lead import lead_scores
 from qkv.tasks.base.scheduled_sampling import ScheduledSampling
 from qkv.tasks.base.task import LOSS, Sample, Task, TaskConfig
+from qkv.tasks.base.text_noise import TextNoise
 from qkv.tasks.base.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
@@ -84,6 +85,7 @@ class TranslationConfig(TaskConfig):
     bpe_dropout: Rate = 0.0  # probability of dropping a BPE merge, resampled per epoch (Provilkov et al. 2020)
     r_drop: NonNegativeFloat = 0.0  # alpha of R-Drop: outputs under two dropout masks must agree (Wu et al. 2021)
     scheduled_sampling: ScheduledSampling | None = None  # feed the model's own tokens in training, more in each epoch
+    text_noise: TextNoise | None = None  # train on texts in lower case and without final punctuation, too
 
 
 @register("task", "translate")
@@ -141,6 +143,10 @@ class TranslationTask(Task):
             data.target_tokenizer is None or not getattr(model, "copying", False),
             "model.copying needs a shared vocabulary: remove data.target_tokenizer",
         )
+        require(
+            options.text_noise is None or not reads_trees(model),
+            "task.text_noise does not fit dependency trees: remove it or choose another model.position",
+        )
 
     @classmethod
     def sizes(cls, data: Any, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -185,13 +191,25 @@ class TranslationTask(Task):
     def epoch(self, number: int) -> list[list[int]]:
         if (schedule := self.options.scheduled_sampling) is not None:
             self.sampling_probability = schedule.probability(number)
-        if dropout := self.options.bpe_dropout:
-            # Pairs that become too long keep their plain tokens.
-            sampled = zip(self._encode(self.train.pairs, dropout, (self.seed, number)), self.train.tokens, strict=True)
-            self.epoch_pairs = [pair if pair.length <= self.max_length else plain for pair, plain in sampled]
+        self.epoch_pairs = self._augment(number)
         return shuffled_batches(
             [pair.length for pair in self.epoch_pairs], self.train_config.batching, self.seed, number
         )
+
+    def _augment(self, epoch: int) -> list[EncodedPair]:
+        """Tokens of the training pairs in an epoch, with noise and BPE-dropout; too long pairs stay as they are."""
+        dropout, noise, plain = self.options.bpe_dropout, self.options.text_noise, self.train.pairs
+        if not dropout and noise is None:
+            return self.train.tokens
+        pairs = plain if noise is None else noise.apply(plain, self.seed, epoch)
+        changed = [row for row, pair in enumerate(pairs) if dropout or pair is not plain[row]]
+        tokens = list(self.train.tokens)
+        for row, encoded in zip(
+            changed, self._encode([pairs[row] for row in changed], dropout, (self.seed, epoch)), strict=True
+        ):
+            if encoded.length <= self.max_length:
+                tokens[row] = encoded
+        return tokens
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> PairBatch:
         return self._collate([self.epoch_pairs[row] for row in rows], padded_to_shape=padded_to_shape)

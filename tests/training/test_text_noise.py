@@ -1,0 +1,90 @@
+"""Noise in the training texts: sources in lower case, pairs without final punctuation, drawn again in each epoch."""
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from qkv.datasets.examples.pair import Pair
+from qkv.errors import InputError
+from qkv.tasks.base.task import train_tokenizer
+from qkv.tasks.base.text_noise import TextNoise
+from qkv.tasks.translation import TranslationTask, encode
+from qkv.training import job
+from qkv.training.recipe import read_recipe
+
+from .stopping import stop_after
+
+PAIRS = [Pair(f"Is it number {number}?", f"Ist es Nummer {number}?") for number in range(1000)]
+
+
+def test_probabilities_of_each_kind_of_noise():
+    noisy = TextNoise(lowercase=0.2, unpunctuated=0.5).apply(PAIRS, seed=0, epoch=0)
+    lower = [pair.source == pair.source.lower() for pair in noisy]
+    bare = [not pair.source.endswith("?") for pair in noisy]
+    both = [left and right for left, right in zip(lower, bare, strict=True)]
+    assert 150 < sum(lower) < 250
+    assert 440 < sum(bare) < 560
+    assert 60 < sum(both) < 140  # independent
+    for plain, pair in zip(PAIRS, noisy, strict=True):
+        assert pair.target in (plain.target, plain.target.removesuffix("?"))  # the target keeps its case
+        assert pair.source.endswith("?") == pair.target.endswith("?")
+        assert (pair is plain) == (pair == plain)
+
+
+def test_seed_and_epoch_determine_the_noise():
+    noise = TextNoise(lowercase=0.5)
+    assert noise.apply(PAIRS, 3, 7) == noise.apply(PAIRS, 3, 7)
+    assert noise.apply(PAIRS, 3, 7) != noise.apply(PAIRS, 3, 8)
+    assert noise.apply(PAIRS, 3, 7) != noise.apply(PAIRS, 4, 7)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("Go on! ", "Go on"),
+        ("What?!", "What"),
+        ("Wait…", "Wait"),
+        ("No", "No"),
+        ("U.S. troops.", "U.S. troops"),
+        ("...", "..."),  # nothing would be left
+        ('He said "no."', 'He said "no."'),
+    ],
+)
+def test_final_punctuation(source: str, expected: str):
+    (pair,) = TextNoise(unpunctuated=0.999999).apply([Pair(source, "Ziel.")], 0, 0)
+    assert pair.source == expected
+    assert pair.target == ("Ziel." if source == "..." else "Ziel")
+
+
+def test_training_reads_the_noisy_texts_and_validation_does_not(tiny):
+    noisy = tiny.replace(task=tiny.task.replace(text_noise={"lowercase": 0.5}))
+    data = noisy.data.load()
+    tokenizer = train_tokenizer(data, noisy.data)
+    model = noisy.model.replace(**TranslationTask.sizes(data, tokenizer))
+    task = TranslationTask(data, tokenizer, model, noisy.task, noisy.train, 0)
+    task.epoch(0)
+    noisy_pairs = noisy.task.text_noise.apply(task.train.pairs, 0, 0)
+    assert task.epoch_pairs == encode(tokenizer, noisy_pairs) != task.train.tokens
+    assert task.valid.tokens == encode(tokenizer, task.valid.pairs)
+
+
+def test_resuming_is_bit_exact(tiny, tmp_path: Path, monkeypatch):
+    noisy = tiny.replace(
+        task=tiny.task.replace(text_noise={"lowercase": 0.5}),
+        train=tiny.train.replace(epochs=2, validate_every=1000),
+    )
+    whole = job.begin(noisy, tmp_path / "whole", "cpu")
+    with monkeypatch.context() as patch:
+        stop_after(patch, whole.state.step // 2 + 1)
+        assert not job.begin(noisy, tmp_path / "parts", "cpu").state.finished
+    parts = job.resume(tmp_path / "parts", "cpu")
+    expected, resumed = (load_file(done.run.checkpoints[-1] / "model.safetensors") for done in (whole, parts))
+    assert all(expected[key].equal(resumed[key]) for key in expected)
+
+
+@pytest.mark.parametrize("recipe", ["gum-parse-gru", "chitchat-transformer", "multi30k-transformer model.tree=both"])
+def test_noise_does_not_fit_trees_and_dialogues(recipe: str):
+    name, *changes = recipe.split()
+    with pytest.raises(InputError, match="text_noise"):
+        read_recipe(name, ["task.text_noise.lowercase=0.1", *changes])

@@ -87,7 +87,7 @@ def our_update(
     warm_up: int = 1,
 ) -> Update:
     """An update as in qkv's trainer, including the delayed report; the learning rate rises over `warm_up` updates."""
-    prepare_blocks(model.repeated_blocks, compiled=compiled, recompute=config.recompute)
+    prepare_blocks(model, compiled=compiled, recompute=config.recompute)
     step = (CudaGraphTrainStep if GPU else TrainStep)(model, loss, precision, config.clip)
     update = GuardedUpdate(build_optimizer(model, config), config, DEVICE)
     previous: list[Any] = []

@@ -15,6 +15,7 @@ from qkv.hub.model_folder import save_model
 from qkv.models.memory.lstm_baseline import LSTMBaseline, LSTMBaselineConfig
 from qkv.models.memory.ntm import INITIAL_MEMORY, NTM, NTMConfig
 from qkv.nn.interfaces import select
+from qkv.training.step import prepare_blocks
 
 SIZES = {
     "input_dim": 3, "output_dim": 2, "controller": "lstm", "hidden_dim": 5, "locations": 6, "location_dim": 4,
@@ -310,3 +311,16 @@ def test_a_cuda_graph_replays_forward_and_backward(x):
     x.copy_(other)
     graph.replay()
     torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("addressing", ["content", "content_and_location"])
+def test_compiled_heads_have_the_same_outputs_and_gradients(x, addressing):
+    results = []
+    for compiled in (False, True):
+        model = make(addressing=addressing)
+        prepare_blocks(model, compiled=compiled, recompute=False)
+        logits, _ = model.forward_from(x, model.init_state(len(x)))
+        logits.square().sum().backward()
+        results.append([logits.detach(), *(weight.grad for weight in model.parameters() if weight.requires_grad)])
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)

@@ -99,7 +99,7 @@ def test_recomputed_blocks_have_the_same_gradients():
     gradients = []
     for recompute in (False, True):
         model = small_gpt(dropout=0.5)
-        prepare_blocks(model.repeated_blocks, compiled=False, recompute=recompute)
+        prepare_blocks(model, compiled=False, recompute=recompute)
         torch.manual_seed(1)
         loss_of(model).backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
@@ -111,7 +111,7 @@ def test_compiled_blocks_have_the_same_gradients():
     gradients = []
     for compiled in (False, True):
         model = small_gpt()
-        prepare_blocks(model.repeated_blocks, compiled=compiled, recompute=False)
+        prepare_blocks(model, compiled=compiled, recompute=False)
         loss_of(model).backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)

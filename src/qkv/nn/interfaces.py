@@ -53,8 +53,13 @@ class Model(nn.Module):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """The blocks that most of the time is spent in; training can compile or checkpoint each of them."""
+        """The blocks that most of the time is spent in; training can shard them, or recompute their activations."""
         return []
+
+    @property
+    def compiled_blocks(self) -> list[nn.Module]:
+        """The modules that training can compile one by one: the repeated blocks, or those called at every time step."""
+        return self.repeated_blocks
 
 
 @dataclass(frozen=True)

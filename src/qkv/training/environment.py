@@ -66,7 +66,7 @@ def current_environment(model: Model, task: Task, config: TrainConfig) -> RunEnv
 
 def _compiles(model: Model, task: Task, config: TrainConfig) -> bool:
     """Return whether to compile the blocks; the choice depends on the recipe alone, so a resumed run repeats it."""
-    if not model.repeated_blocks or config.compile == "never":
+    if not model.compiled_blocks or config.compile == "never":
         return False
     if config.compile == "always":
         return True

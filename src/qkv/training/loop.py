@@ -358,7 +358,7 @@ def random_prefix(number: int) -> str:
 
 def build_train_step(task: Task, model: Network, config: TrainConfig, environment: RunEnvironment) -> TrainStep[Any]:
     """Return the function that computes loss and gradients of a batch; FSDP replaces the parameters of the model."""
-    prepare_blocks(model.repeated_blocks, compiled=environment.compiled, recompute=config.recompute)
+    prepare_blocks(model, compiled=environment.compiled, recompute=config.recompute)
     if environment.processes * config.accumulate > 1:
         return SplitTrainStep(parallelize(task, model, config), environment.precision, config.clip)
     step_class = CudaGraphTrainStep if environment.graphs else TrainStep

@@ -5,7 +5,7 @@ computation. A CUDA graph is launched once for all of them. Its shapes are fixed
 (`qkv.datasets.batching`), and it owns its memory: inputs are copied into it and results are copied out of it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from qkv.datasets.tensor_batch import TensorBatch
+from qkv.nn.interfaces import Model
 from qkv.runtime.device import autocast
 from qkv.types import Float, Tensor
 
@@ -23,16 +24,17 @@ MAX_GRAPHS = 128  # further shapes run eagerly
 Batch = TypeVar("Batch", bound=TensorBatch)
 
 
-def prepare_blocks(blocks: Iterable[nn.Module], *, compiled: bool, recompute: bool) -> None:
-    """Compile each block, and let its backward pass recompute its activations.
+def prepare_blocks(model: Model, *, compiled: bool, recompute: bool) -> None:
+    """Let the backward pass of each repeated block recompute its activations, and compile the blocks to compile.
 
     Blocks of the same class share their compiled code, so that compiling takes as long as for one block. The kernels of
     a compiled block can be captured in a CUDA graph.
     """
-    for block in blocks:
-        if recompute:
+    if recompute:
+        for block in model.repeated_blocks:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        if compiled:
+    if compiled:
+        for block in model.compiled_blocks:
             block.compile()
 
 

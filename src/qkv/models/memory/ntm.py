@@ -97,6 +97,10 @@ class NTM(SequenceModel[State]):
         self.head_params = nn.Linear(config.hidden_dim, self.write_heads.param_count + self.read_heads.param_count)
         self.readout = nn.Linear(config.hidden_dim + read_dim, config.output_dim)  # W_y and b_y
 
+    @property
+    def compiled_blocks(self) -> list[nn.Module]:
+        return [self.write_heads, self.read_heads]
+
     def init_state(self, batch: int) -> State:
         """Return the state before the first step (see `SequenceModel`)."""
         config, like = self.config, self.readout.weight

@@ -125,6 +125,50 @@ def test_mixup_mixes_pictures_and_losses():
     torch.testing.assert_close(task.loss(model, padded), task.loss(model, batch))
 
 
+def test_cutmix_pastes_a_rectangle_of_the_partner():
+    task = prepared(cutmix=0.5, mixup=0.3, label_smoothing=0.1)
+    model, rows = small(task).eval(), task.epoch(0)[0]
+    batch = task.batch(rows)
+    pixels = scale_pixels(torch.from_numpy(task.train.pixels[rows])).flatten(2)
+    height, width = task.train.pixels.shape[2:]
+    expected, boxes = [], 0
+    for row, (top, left, bottom, right) in enumerate(batch.boxes.tolist()):
+        own, partner, weight = pixels[row], pixels[len(rows) - 1 - row], batch.mix[row]
+        inside = [top <= index // width < bottom and left <= index % width < right for index in range(height * width)]
+        if any(inside):
+            boxes += 1
+            assert weight == pytest.approx(1 - sum(inside) / len(inside))
+            expected.append(torch.where(torch.tensor(inside), partner, own))
+        else:
+            expected.append(weight * own + (1 - weight) * partner)
+    images = task.images(batch)
+    torch.testing.assert_close(images.flatten(2), torch.stack(expected))
+    assert 0 < boxes < len(rows)
+    logits = model(images)
+    own, other = (
+        F.cross_entropy(logits, labels, label_smoothing=0.1, reduction="none")
+        for labels in (batch.labels, batch.labels.flip(0))
+    )
+    torch.testing.assert_close(task.loss(model, batch), (batch.mix * own + (1 - batch.mix) * other).mean())
+
+
+def test_rectangles_of_cutmix_cover_every_pixel_and_their_area_is_spread():
+    task = prepared(cutmix=0.999999)
+    batches = []
+    for number in range(60):
+        batches += [task.batch(rows) for rows in task.epoch(number)]
+    mix = torch.cat([batch.mix for batch in batches])
+    assert ((mix >= 0) & (mix <= 1)).all()
+    assert mix.min() < 0.2
+    assert mix.max() > 0.95
+    assert 0.55 < mix.mean() < 0.8  # 1/2 without clipping to the picture
+    height, width = task.train.pixels.shape[2:]
+    covered = torch.zeros(height, width)
+    for top, left, bottom, right in torch.cat([batch.boxes for batch in batches]).tolist():
+        covered[top:bottom, left:right] += 1
+    assert covered.min() > 0
+
+
 def test_shift_crop_moves_pictures_by_all_offsets():
     pixels = torch.randint(1, 256, (200, 3, 6, 5), dtype=torch.uint8)
     expanded = F.pad(pixels, (2, 2, 2, 2))

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -33,7 +34,8 @@ class PictureBatch(TensorBatch):
     mirrored: Bool[Tensor, "batch"]
     cutouts: Int[Tensor, "batch 2"]  # top left corner of the square that is blanked out
     distortions: Float[Tensor, "batch 2 2"]  # linear maps of the pixel positions
-    mix: Float[Tensor, "batch"]  # weight of each picture in its mixture with a partner
+    mix: Float[Tensor, "batch"]  # weight of the label of each picture in its mixture with a partner
+    boxes: Int[Tensor, "batch 4"]  # top, left, bottom and right of the rectangle taken from the partner
     partners: Int[Tensor, "batch"]  # indices of the partners
     partner_labels: Int[Tensor, "batch"]
     tokens: int  # number of pictures
@@ -64,6 +66,7 @@ class ImageClassificationConfig(TaskConfig):
     cutout: Pixels = 0  # side in pixels of a random black square (DeVries and Taylor 2017)
     distort: Rate = 0.0  # maximum change of each element of a random linear map of the pixel positions
     mixup: NonNegativeFloat = 0.0  # alpha of mixup, 0 for none (Zhang et al. 2018)
+    cutmix: Rate = 0.0  # probability of CutMix, a rectangle from another picture, instead of mixup (Yun et al. 2019)
 
 
 @register("task", "classify_images")
@@ -120,7 +123,7 @@ class ImageClassificationTask(Task):
         batch = PictureBatch(
             torch.tensor(rows), torch.from_numpy(self.train.labels[rows]), torch.ones(count, dtype=torch.long),
             offsets, mirrored, cutouts, random_maps((count,), self.options.distort, generator),
-            self._mix_weights(count, rows[0]), torch.tensor(rows).flip(0),
+            *self._mixtures(count, rows[0]), torch.tensor(rows).flip(0),
             torch.from_numpy(self.train.labels[rows]).flip(0), count,
         )  # fmt: skip
         missing = self.train_config.batch_size - count if padded_to_shape else 0
@@ -131,19 +134,30 @@ class ImageClassificationTask(Task):
         }
         return batch.with_tensors(padded)
 
-    def _mix_weights(self, count: int, first: int) -> Float[Tensor, "batch"]:
-        """Draw the weights of mixup from Beta(alpha, alpha); 1 without mixup."""
-        if not self.options.mixup:
-            return torch.ones(count)
-        weight = random.Random(f"mixup {self.seed} {self.number} {first}").betavariate
-        return torch.tensor([weight(self.options.mixup, self.options.mixup) for _ in range(count)])
+    def _mixtures(self, count: int, first: int) -> tuple[Float[Tensor, "batch"], Int[Tensor, "batch 4"]]:
+        """Draw the weight and the rectangle of each mixture: weight 1 and an empty rectangle without a mixture.
+
+        Mixup draws the weight from Beta(alpha, alpha). In CutMix, the weight is the share of the picture outside the
+        rectangle: of the shape of the picture, with a uniform area and a uniform center, clipped to the picture.
+        """
+        seed = random.Random(f"mixup {self.seed} {self.number} {first}").getrandbits(63)
+        rng, alpha = np.random.default_rng(seed), self.options.mixup
+        sides = np.array(self.train.pixels.shape[2:])
+        reach = np.sqrt(rng.random((count, 1))) * sides / 2
+        reach[rng.random(count) >= self.options.cutmix] = 0
+        center = rng.random((count, 2)) * sides
+        corners = (center - reach).round().clip(0), (center + reach).round().clip(max=sides)
+        area = (corners[1] - corners[0]).prod(axis=1) / sides.prod()
+        mixed = rng.beta(alpha, alpha, count) if alpha else np.ones(count)
+        weights = np.where(reach.any(axis=1), 1 - area, mixed)
+        boxes = np.concatenate(corners, axis=1)
+        return torch.from_numpy(weights).float(), torch.from_numpy(boxes).long()
 
     def images(self, batch: PictureBatch) -> Float[Tensor, "batch channels height width"]:
         """Augmented pictures of a batch, as numbers from -1 to 1."""
         pixels = self.pixel_cache.gather(batch.rows)
-        if self.options.mixup:
-            partners = self.pixel_cache.gather(batch.partners).float()
-            pixels = torch.lerp(partners, pixels.float(), batch.mix[:, None, None, None])
+        if self.options.mixup or self.options.cutmix:
+            pixels = mix(pixels, self.pixel_cache.gather(batch.partners), batch.mix, batch.boxes)
         pixels = shift_crop(pixels, self.options.shift, batch.offsets)
         pixels = torch.where(batch.mirrored[:, None, None, None], pixels.flip(-1), pixels)
         if self.options.distort:
@@ -154,7 +168,7 @@ class ImageClassificationTask(Task):
         logits = model(self.images(batch)).float()
         cross_entropy = partial(F.cross_entropy, label_smoothing=self.options.label_smoothing, reduction="none")
         losses = cross_entropy(logits, batch.labels)
-        if self.options.mixup:
+        if self.options.mixup or self.options.cutmix:
             losses = torch.lerp(cross_entropy(logits, batch.partner_labels), losses, batch.mix)
         return (losses * batch.valid).sum() / batch.valid.sum()
 
@@ -237,13 +251,31 @@ def distort(
     return F.grid_sample(pixels.float(), grid, align_corners=False)
 
 
+def mix(
+    pixels: Shaped[Tensor, "batch channels height width"],
+    partners: Shaped[Tensor, "batch channels height width"],
+    weights: Float[Tensor, "batch"],
+    boxes: Int[Tensor, "batch 4"],
+) -> Float[Tensor, "batch channels height width"]:
+    """Mixtures of pictures: the weighted mean (mixup) or, with a box, the partner inside and the picture outside."""
+    inside = _rectangles(boxes, *pixels.shape[2:])
+    weights = torch.where(inside.flatten(1).any(dim=1), 1.0, weights)
+    mean = torch.lerp(partners.float(), pixels.float(), weights[:, None, None, None])
+    return torch.where(inside[:, None], partners.float(), mean)
+
+
+def _rectangles(boxes: Int[Tensor, "batch 4"], height: int, width: int) -> Bool[Tensor, "batch height width"]:
+    """Whether a pixel is in the box (top, left, bottom, right) of each picture."""
+    rows, columns = torch.arange(height, device=boxes.device), torch.arange(width, device=boxes.device)
+    top, left, bottom, right = boxes[:, :, None].unbind(1)
+    return ((rows >= top) & (rows < bottom))[:, :, None] & ((columns >= left) & (columns < right))[:, None, :]
+
+
 def cutout(
     pixels: Shaped[Tensor, "batch channels height width"], side: int, corners: Int[Tensor, "batch 2"]
 ) -> Shaped[Tensor, "batch channels height width"]:
     """Blank out a square of `side` pixels in each picture, clipped to the picture (cutout, DeVries and Taylor 2017)."""
     if side == 0:
         return pixels
-    height, width = (torch.arange(size, device=pixels.device) for size in pixels.shape[2:])
-    top, left = (corners[:, axis, None] for axis in (0, 1))
-    rows, columns = (height >= top) & (height < top + side), (width >= left) & (width < left + side)
-    return pixels.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0)
+    boxes = torch.cat((corners, corners + side), dim=1)
+    return pixels.masked_fill(_rectangles(boxes, *pixels.shape[2:])[:, None], 0)

@@ -55,7 +55,7 @@ def test_picking_another_example_shows_its_tokens(driver: WebDriver, tmp_path: P
     page = Page(driver, save_page([LAYERS, DATE], tmp_path / "page.html"))
     page.tokens("examples")[1].click()
     assert page.text("heading") == f"{SOURCE} → {TEXT}"
-    assert "score −0.25" in page.text("meta")
+    assert "length-normalized log-probability −0.25" in page.text("meta")
     assert "out of vocabulary: “ä”" in page.text("meta")
     assert len(page.tokens("cols")) == len(SOURCE)
 

@@ -30,10 +30,10 @@ kept in the address, and `pointed`, the { row, column } under the pointer. `stat
 keys, whose values are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe`),
 weights.js (`planeOf`, `thumbnail`, `paint`), colour.js (`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js
 (`heatMap` with pan and zoom, `heatMapFigure`), timeline.js (`timeline`: heat maps over one time axis), matching.js
-(`matching`: equal tokens of two texts), heads.js (`headStrip`), image.js (`drawImage`, `drawOverlay`), text.js
-(`visible`, `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`, `button`). All data is inserted as text, never
-as markup; inline event handlers, style attributes in markup, outside requests, eval and images from addresses are
-blocked by the page's policy (draw images on a canvas).
+(`matching`: equal tokens of two texts), heads.js (`headStrip`), candidates.js (`candidateBar`, `percent`), image.js
+(`drawImage`, `drawOverlay`), text.js (`visible`, `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`,
+`button`). All data is inserted as text, never as markup; inline event handlers, style attributes in markup, outside
+requests, eval and images from addresses are blocked by the page's policy (draw images on a canvas).
 
 The payload, format "qkv-attention", version 1:
 
@@ -43,10 +43,12 @@ The payload, format "qkv-attention", version 1:
     examples     [example]
     server       {endpoint, models}, of a served page only
 
-    example      model, source, text, score (null if undefined), score_name, unknown (tokens), notes (sentences),
-                 texts (distinct token sequences), special (display text of special tokens), maps,
-                 picture ({kind: "patches" or "caption", height, width, grid, pixels} or null), beams (or null),
-                 generation (or null), operators (heads), document, audio and memory (or null)
+    example      model, source, text, score (null if undefined, or if there are predictions), score_name, predictions,
+                 unknown (tokens), notes (sentences), texts (distinct token sequences), special (display text of
+                 special tokens), maps, picture ({kind: "patches" or "caption", grid, and an image} or null), beams
+                 (or null), generation (or null), operators (heads), document, audio and memory (or null)
+    predictions  [{part (a word, "mask 1", "" for the whole input), candidates [[text, probability]], the first ones}]
+    image        height, width, type, values: base64 of a PNG or JPEG file
     document     sentences [{weight, words, weights of the words in the sentence}]
     audio        start, end, frame and column (seconds of a frame of the spectrogram and of a column of the maps),
                  shape [frames, bands], low, high, values: base64 of bytes, from low (0) to high (255)

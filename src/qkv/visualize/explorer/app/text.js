@@ -21,6 +21,9 @@ const pieces = (token, longest) => clipped(token, longest).split(INVISIBLE).filt
 export const visible = (token, longest = LONGEST_TOKEN) =>
   pieces(token, longest).map(piece => INVISIBLE.test(piece) ? markOf(piece) : piece).join("") || "∅";
 
+/** A text of several words whose invisible characters, other than spaces, are marked. */
+export const readable = text => text.split(" ").map(word => word && visible(word, LONGEST_TEXT)).join(" ");
+
 export const quoted = token => `“${visible(token)}”`;
 
 /** Nodes of a token with marked spaces; copying them gives the original text (unless truncated). */

@@ -204,9 +204,3 @@ def requests(driver: webdriver.Chrome, path: Path) -> list[str]:
     events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
     return [request["request"]["url"] for request in sent if request["documentURL"].startswith(path.as_uri())]
-
-
-def stored(path: Path) -> Any:
-    """Return the payload of a page."""
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(encoding="utf-8"))
-    return json.loads(data)

@@ -28,6 +28,9 @@ export function imageScale(payload, state, map, head) {
 export const overlayScale = ({ grid: [down, across] }, peak, curve) =>
   colourScale(RAMP, Math.max(peak, Math.min(1, LEAST_PEAK / (down * across))), curve);
 
+/** The colour scale over an image of scores that are not weights. */
+export const scoreScale = (peak, curve) => colourScale(RAMP, peak, curve);
+
 /** What the scale covers, for its legend. */
 export const imageNote = state =>
   [scaleNote(state, true), `the image is in grey, under at most ${100 * STRONGEST} % colour`].filter(Boolean)

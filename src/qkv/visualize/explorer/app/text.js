@@ -43,5 +43,5 @@ export const areCharacters = tokens => tokens.filter(token => [...token].length 
 /** A weight with four decimals, or an upper bound of one that is not stored. */
 export const number = ({ value, stored }) => stored ? value.toFixed(4) : `≤ ${value.toFixed(4)}`;
 
-/** A weight as it is written under a token: ".87". */
-export const brief = value => value.toFixed(2).replace(/^0/, "");
+/** A weight or score as it is written under a token: ".87", "−.12". */
+export const brief = value => value.toFixed(2).replace(/^(-?)0/, "$1").replace("-", "−");

@@ -23,6 +23,7 @@ RULES = """
 .qkv { line-height: 1.4; overflow-x: auto; }
 .qkv p { margin: 0.3em 0; }
 .qkv .quiet { opacity: 0.65; font-size: 0.9em; }
+.qkv .wide { overflow-x: auto; }
 .qkv table { border-collapse: collapse; border: 0; margin: 0.4em 0; font-size: 0.9em; table-layout: auto; }
 .qkv tr, .qkv tbody tr:nth-child(odd), .qkv tbody tr:hover { background: none !important; }
 .qkv th, .qkv td { border: 0; padding: 0.15em 0.6em 0.15em 0; text-align: right; vertical-align: middle;
@@ -103,7 +104,12 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], text_columns: S
 
     head = f"<thead><tr>{line('th', headers)}</tr></thead>" if headers else ""
     body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
-    return f"<table>{head}<tbody>{body}</tbody></table>"
+    return wide(f"<table>{head}<tbody>{body}</tbody></table>")
+
+
+def wide(table: str) -> str:
+    """Return a table that scrolls sideways if it does not fit."""
+    return f'<div class="wide">{table}</div>'
 
 
 def bars(values: Iterable[tuple[str, float]]) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ class ExplanationAnswer(Answer):
 
 
 def explanation_answer(explanations: Sequence[Explanation], source: str) -> ExplanationAnswer:
-    """Return explanations of the prediction for an input as an answer."""
+    """Return explanations of the prediction for an input, a text or the path of an image, as an answer."""
     first = explanations[0]
+    source = Path(source).name if isinstance(first.explained, ImageCaption) else source
     outputs = map(Candidate, first.outputs, first.probabilities)
     predictions = (Prediction("", tuple(outputs)),) if len(first.outputs) == 1 else ()
     return ExplanationAnswer(

@@ -16,7 +16,7 @@ from qkv.runtime.text import escape_controls
 from qkv.visualize.glyphs import clipped, visible
 from qkv.visualize.image_overlay import data_url
 
-COLOUR = (61, 107, 255)  # of shaded cells, as in attention_page.html
+COLOUR = (61, 107, 255)  # of shaded cells, as SHADE in explorer/app/image.js
 TEXT_ALPHA = 0.5  # of the darkest shade behind text, which stays readable on it in both themes
 SHADES = 20  # classes s0 to s20 of backgrounds behind text
 RULES = """

@@ -142,3 +142,23 @@ def test_an_image_is_shown_at_its_own_resolution(driver: WebDriver, tmp_path: Pa
     total = sum(percent for _, percent in page.candidates())
     assert (len(page.candidates()), total) == (3, pytest.approx(100, abs=0.02))
     assert page.complaints() == []
+
+
+def test_the_input_has_its_colours_and_the_attention_is_over_grey(driver: WebDriver, tmp_path: Path) -> None:
+    pixels = np.tile(np.array([200, 60, 20], dtype=np.uint8), (8, 12, 1))
+    weights = np.zeros((1, 8, 7))
+    weights[:, :, 0] = 1.0  # nothing on the patches
+    rows = ("[class]", *PATCHES, "[mean]")
+    maps = (AttentionMap("encoder.0", rows, rows[:-1], weights),)
+    answer = PictureAnswer("red.png", "cat", -0.1, maps, pixels=pixels, grid=(2, 3))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    script = """
+        return ["#original", "#patches"].map(selector => {
+          const canvas = document.querySelector(selector);
+          return [...canvas.getContext("2d").getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data].slice(0, 3);
+        });
+    """
+    colour, grey = page.run(script)
+    assert colour == [200, 60, 20]
+    assert len(set(grey)) == 1
+    assert 60 < grey[0] < 150  # as bright as the colour

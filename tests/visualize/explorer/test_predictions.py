@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import qkv
+from qkv.datasets.examples.tagged import Tagged
 from qkv.interpret.attention_probe import AttentionProbe, TextAnswer
+from qkv.pipelines.inputs.text_inputs import inference_batch_size
 from qkv.pipelines.output import Candidate, Prediction
+from qkv.pipelines.tagger import tag_logits
 from qkv.visualize import save_page
 from qkv.visualize.explorer import build_payload
 from tests.serve.small_models import encoders
@@ -46,8 +49,15 @@ def test_a_tagger_shows_the_tags_of_each_word(driver: WebDriver, tmp_path: Path,
     assert [chip.text.split("\n")[:2] for chip in chips] == [
         [word, tag] for word, tag in zip(tagged.words, tagged.tags, strict=True)
     ]
+    words = Tagged(tagged.words, ("",) * len(tagged.words))
+    tagger = qkv.Tagger(models / "tagger")
+    (logits,) = tag_logits(tagger.model, tagger.encoder, [words], inference_batch_size(1))
+    expected = logits.softmax(dim=-1).max(dim=-1).values
+    assert len({round(p, 4) for p in expected.tolist()}) == len(tagged.words)  # each word has its own distribution
+    shown = [float(chip.text.split("\n")[2][:-2]) for chip in chips]
+    np.testing.assert_allclose(shown, 100 * expected, atol=6e-3)
     page.hover(chips[2])
-    assert page.candidates()[0] == (tagged.tags[2], float(chips[2].text.split("\n")[2][:-2]))
+    assert page.candidates()[0] == (tagged.tags[2], shown[2])
     assert sum(percent for _, percent in page.candidates()) == pytest.approx(100, abs=0.02)
     chips[1].click()
     assert page.run("return location.hash") == "#part=1"

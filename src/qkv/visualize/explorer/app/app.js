@@ -8,7 +8,7 @@ import { headName } from "./heads.js";
 import { showPredictions } from "./predictions.js";
 import { serverForm } from "./server.js";
 import { createState } from "./state.js";
-import { clipped, LONGEST_TOKEN, quoted, readable } from "./text.js";
+import { clipped, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
 import { VIEWS } from "./views/index.js";
 
 const payload = JSON.parse(byId("data").textContent), state = createState();
@@ -152,7 +152,7 @@ function captioned(figure) {
   const { example, map, head } = current(payload, state), controls = shown.view.controls ?? [];
   const which = controls.includes("layer") ? [map.layer, map.heads > 1 ? headName(head) : ""] : [shown.view.label];
   const text = [payload.model, ...which, clipped(example.source, 80)].filter(Boolean)
-    .map(readable).join(" · ");
+    .map(part => visible(part, LONGEST_TEXT)).join(" · ");
   const caption = { type: "text", x: 8, y: figure.height + 8, text, size: 11, anchor: "start",
     fill: themeColours(payload, state).ink };
   return { width: Math.max(figure.width, 16 + 6.5 * text.length), height: figure.height + 22,

@@ -1,7 +1,7 @@
 // Candidates with their probabilities as bars, and the score of an example.
 
 import { element } from "./dom.js";
-import { readable } from "./text.js";
+import { visible } from "./text.js";
 
 /** A probability in percent. */
 export const percent = p =>
@@ -22,6 +22,6 @@ export const remaining = candidates => 1 - candidates.reduce((sum, [, p]) => sum
 /** The most probable labels of an example, or its score; "" if it has neither. */
 export function scoreText({ predictions, score, score_name }, most = 3) {
   if (predictions.length === 1)
-    return predictions[0].candidates.slice(0, most).map(([text, p]) => `${readable(text)} ${percent(p)}`).join(", ");
+    return predictions[0].candidates.slice(0, most).map(([text, p]) => `${visible(text)} ${percent(p)}`).join(", ");
   return score === null ? "" : `${score_name} ${Number(score.toPrecision(3)).toString().replace("-", "−")}`;
 }

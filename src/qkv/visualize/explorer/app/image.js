@@ -57,7 +57,8 @@ const decoded = new WeakMap(), pending = new WeakMap(), requested = new WeakMap(
 
 /** Decode an image of the payload once, as canvases { colour, grey }. */
 async function decode(picture) {
-  const { width, height, type, values } = picture, bitmap = await createImageBitmap(new Blob([bytes(values)], { type }));
+  const { width, height, type, values } = picture;
+  const bitmap = await createImageBitmap(new Blob([bytes(values)], { type }));
   const [colour, grey] = [0, 1].map(() => element("canvas", "", { width, height }));
   for (const canvas of [colour, grey]) canvas.getContext("2d").drawImage(bitmap, 0, 0);
   const context = grey.getContext("2d");

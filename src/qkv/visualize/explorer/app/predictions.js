@@ -3,7 +3,7 @@
 import { candidateBar, percent, remaining } from "./candidates.js";
 import { exampleOf } from "./context.js";
 import { element, listbox, mark, option } from "./dom.js";
-import { clipped, LONGEST_TOKEN, readable } from "./text.js";
+import { visible } from "./text.js";
 
 const MOST = 5; // candidates shown
 const LEAST = 0.00005; // probability of the others, below which they are not shown
@@ -19,8 +19,8 @@ export function showPredictions(box, payload, state) {
   box.replaceChildren(...several ? [parts] : [], list);
   const show = index => {
     const { part, candidates } = predictions[index], shown = candidates.slice(0, MOST), rest = remaining(shown);
-    list.ariaLabel = several ? `Most probable for ${readable(part)}` : "Most probable";
-    list.replaceChildren(...shown.map(([text, p], i) => candidateBar([readable(clipped(text, LONGEST_TOKEN))], p, i === 0)),
+    list.ariaLabel = several ? `Most probable for ${visible(part)}` : "Most probable";
+    list.replaceChildren(...shown.map(([text, p], i) => candidateBar([visible(text)], p, i === 0)),
       ...rest > LEAST ? [candidateBar([element("i", "others")], rest, false)] : []);
     mark(parts, index);
   };
@@ -32,6 +32,6 @@ export function showPredictions(box, payload, state) {
 
 /** A word or mask with its most probable tag or token. */
 function chip({ part, candidates: [[text, p]] }, index) {
-  return option(index, element("span", readable(clipped(part, LONGEST_TOKEN)), { dir: "auto" }),
-    element("b", readable(clipped(text, LONGEST_TOKEN)), { dir: "auto" }), element("small", percent(p)));
+  return option(index, element("span", visible(part), { dir: "auto" }),
+    element("b", visible(text), { dir: "auto" }), element("small", percent(p)));
 }

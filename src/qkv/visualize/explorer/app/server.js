@@ -99,7 +99,8 @@ export function serverForm(form, payload, state, replace) {
   function compare(before, example) {
     if (!before) return;
     const outcome = each => each.predictions.length === 1 ? [element("bdi", scoreText(each))]
-      : [element("bdi", clipped(each.text || "no output")), ...[scoreText(each)].filter(Boolean).map(text => ` (${text})`)];
+      : [element("bdi", clipped(each.text || "no output")),
+        ...[scoreText(each)].filter(Boolean).map(text => ` (${text})`)];
     status.replaceChildren("Without the changes: ", ...outcome(before), ". With them: ", ...outcome(example));
   }
 

@@ -1,7 +1,8 @@
 // Tokens and texts as a person reads them: invisible characters marked, long ones truncated.
 
-// Spaces, controls and formats (including bidirectional controls), except joiners, which are part of the spelling.
-const INVISIBLE = /((?![\u200c\u200d])[\p{Z}\p{Cc}\p{Cf}])/u;
+// Spaces, controls and formats (including bidirectional controls), except single spaces between words, and joiners,
+// which are part of the spelling.
+const INVISIBLE = /((?!(?<=\S) (?=\S))(?![\u200c\u200d])[\p{Z}\p{Cc}\p{Cf}])/u;
 const MARKS = { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽" };
 // The layout of very long tokens takes minutes.
 export const LONGEST_TOKEN = 80;
@@ -20,9 +21,6 @@ const pieces = (token, longest) => clipped(token, longest).split(INVISIBLE).filt
 /** A token with marks in the place of invisible characters. */
 export const visible = (token, longest = LONGEST_TOKEN) =>
   pieces(token, longest).map(piece => INVISIBLE.test(piece) ? markOf(piece) : piece).join("") || "∅";
-
-/** A text of several words whose invisible characters, other than spaces, are marked. */
-export const readable = text => text.split(" ").map(word => word && visible(word, LONGEST_TEXT)).join(" ");
 
 export const quoted = token => `“${visible(token)}”`;
 

@@ -26,7 +26,8 @@ export const caption = {
       focus = element("canvas", "", { id: "focus", role: "img" });
     const figures = element("div", "", { className: "pictures" },
       element("figure", "", {}, element("figcaption", "Image", { className: "label" }), original));
-    const fit = () => scaleToFit(picture, roomFor(container)), tileSize = TILE / Math.max(picture.width, picture.height);
+    const fit = () => scaleToFit(picture, roomFor(container)),
+      tileSize = TILE / Math.max(picture.width, picture.height);
     if (!attends) {
       const note = example.text ? "No attention weights were recorded." : "The caption is empty.";
       container.append(figures, element("p", note, { className: "note" }));

@@ -25,8 +25,8 @@ export const episode = {
       scale = element("div", "", { className: "scale" });
     container.append(readout, grid, scale);
     const tiles = [query, ...Array(query).keys()].map(index => {
-      const canvas = element("canvas", "", { role: "img", ariaLabel: "" }), value = element("span", "", { className: "value" }),
-        fill = element("span", "", { className: "fill" });
+      const canvas = element("canvas", "", { role: "presentation" }),
+        value = element("span", "", { className: "value" }), fill = element("span", "", { className: "fill" });
       const tile = option(index, canvas, element("span", captionOf(example, index)),
         element("span", "", { className: "track" }, fill), value);
       tile.classList.toggle("query", index === query);
@@ -85,8 +85,10 @@ function figure(tiles, { ink, ramp }) {
     const text = (line, from) => ({ type: "text", x, y: y + from, text: line, size: 11, anchor: "start", fill: ink });
     return [{ type: "image", x, y, w: canvas.clientWidth, h: canvas.clientHeight, canvas },
       text(tile.children[1].textContent, SIDE + 10),
-      { type: "rect", x, y: y + SIDE + 18, w: Math.max(1, SIDE * parseFloat(fill.style.width) / 100), h: 6, fill: accent },
+      { type: "rect", x, y: y + SIDE + 18, w: Math.max(1, SIDE * parseFloat(fill.style.width) / 100), h: 6,
+        fill: accent },
       text(value.textContent, SIDE + 34)];
   });
-  return { width: 16 + Math.min(ACROSS, tiles.length) * wide, height: 16 + Math.ceil(tiles.length / ACROSS) * high, items };
+  return { width: 16 + Math.min(ACROSS, tiles.length) * wide, height: 16 + Math.ceil(tiles.length / ACROSS) * high,
+    items };
 }

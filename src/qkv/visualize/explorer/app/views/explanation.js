@@ -7,7 +7,7 @@ import { exampleOf, themeColours } from "../context.js";
 import { element, listbox, mark, option, quotation } from "../dom.js";
 import { drawImage, drawOverlay, frame, imageFigure, listenPatches, scaleToFit, scoreScale } from "../image.js";
 import { decimal, matrixOf } from "../operands.js";
-import { clipped, LONGEST_TEXT, LONGEST_TITLE, readable, spelled } from "../text.js";
+import { LONGEST_TEXT, LONGEST_TITLE, spelled, visible } from "../text.js";
 
 const NOTE = "Scores above 0 support the output, scores below 0 oppose it. Each method has its own scale.";
 const UNITS = { token: "Tokens", word: "Words", sentence: "Sentences", region: "Regions" };
@@ -24,8 +24,8 @@ export const explanation = {
     const example = exampleOf(payload, state), { outputs, methods } = example.explanation;
     const chosen = element("div", "", { className: "parts-of-input", id: "outputs", role: "listbox",
       ariaLabel: "Outputs" });
-    chosen.append(...outputs.map(([text, p], i) => option(i, element("span", "", { dir: "auto" }, readable(text.trim() || text)),
-      element("small", percent(p)))));
+    chosen.append(...outputs.map(([text, p], i) =>
+      option(i, element("span", visible(text.trim() || text), { dir: "auto" }), element("small", percent(p)))));
     const readout = element("p", "", { id: "readout", ariaLive: "polite" }),
       grid = element("div", "", { className: "panes" });
     container.append(...outputs.length > 1 ? [chosen] : [], readout, grid, element("p", NOTE, { className: "note" }));
@@ -69,7 +69,7 @@ function shell(grid, example, { name, faithfulness }, id) {
 function textPane(grid, example, method, id, { point, pinned }) {
   const { units, unit } = example.explanation, { box, scale } = shell(grid, example, method, id);
   const chips = tokenChips(box, { id, point, pinned, leave: () => point(null),
-    spell: unit === "token" ? spelled : text => [readable(clipped(text, LONGEST_TEXT))] });
+    spell: unit === "token" ? spelled : text => [visible(text, LONGEST_TEXT)] });
   chips.group.classList.toggle("sentences", unit === "sentence");
   box.append(scale);
   chips.fill(UNITS[unit], units, [...units.keys()], id);
@@ -122,7 +122,7 @@ function description({ explanation: { units, methods } }, row, column) {
   const scores = methods.map(method => matrixOf(method.scores).row(row));
   const pair = (name, score) => element("span", "", { className: "pair" }, name, " ",
     element("span", decimal(score), { className: "number" }), " ");
-  const nameOf = index => quotation(readable(clipped(units[index].trim() || units[index], LONGEST_TITLE)));
+  const nameOf = index => quotation(visible(units[index].trim() || units[index], LONGEST_TITLE));
   if (column !== null && column < units.length)
     return [nameOf(column), ": ", ...methods.map(({ name }, i) => pair(name, scores[i][column]))];
   const best = [...units.keys()].sort((a, b) => scores[0][b] - scores[0][a]).slice(0, 5);

@@ -15,5 +15,5 @@ import { memory } from "./memory.js";
 import { audio } from "./audio.js";
 import { compare } from "./compare.js";
 
-export const VIEWS = [picture, caption, documents, audio, memory, episode, explanation, matrix, lines, beams, generation,
-  model, operator, compare];
+export const VIEWS = [picture, caption, documents, audio, memory, episode, explanation, matrix, lines, beams,
+  generation, model, operator, compare];

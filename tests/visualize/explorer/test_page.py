@@ -206,7 +206,7 @@ def wait_for(folder: Path, files: int) -> None:
     WebDriverWait(None, 10).until(complete)
 
 
-@pytest.mark.parametrize("view", ["matrix", "lines", "model"])
+@pytest.mark.parametrize("view", ["matrix", "lines", "model", "matrix&embed=1"])
 def test_a_phone_shows_the_page_without_sideways_scrolling(driver: WebDriver, tmp_path: Path, view: str) -> None:
     narrow(driver, 390)
     try:

@@ -1,5 +1,6 @@
 """Probabilities of labels, tags, masked tokens and answers in the explorer, in a real browser."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from qkv.pipelines.tagger import tag_logits
 from qkv.visualize import save_page
 from qkv.visualize.explorer import build_payload
 from tests.serve.small_models import encoders
-from tests.visualize.explorer.browser import HOSTILE, LAYERS, Page, WebDriver
+from tests.visualize.explorer.browser import HOSTILE, LAYERS, Keys, Page, WebDriver, narrow
 
 pytestmark = pytest.mark.browser
 TEXT = "The cat sat on the mat"
@@ -111,3 +112,32 @@ def test_generated_texts_have_a_named_log_probability() -> None:
     (example,) = build_payload([LAYERS])["examples"]
     assert (example["score"], example["score_name"]) == (-1.5, "length-normalized log-probability")
     assert example["predictions"] == []
+
+
+def test_long_words_many_words_and_long_labels_fit_a_phone(driver: WebDriver, tmp_path: Path) -> None:
+    candidates = (Candidate("x" * 300, 0.7), Candidate("y " * 100, 0.2))
+    many = tuple(Prediction("w" * 200, candidates) for _ in range(300))
+    answers = [replace(LAYERS, predictions=predictions) for predictions in (many[:1], many)]
+    narrow(driver, 390)
+    try:
+        page = Page(driver, save_page(answers, tmp_path / "page.html"))
+        for example in page.tokens("examples"):
+            example.click()
+            assert page.run("return document.documentElement.scrollWidth") == 390
+            assert page.one("#predictions").size["height"] < 600
+            assert page.one("#predictions .track").size["width"] > 80
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_predictions_are_reached_by_the_keyboard_and_have_names(driver: WebDriver, tmp_path: Path) -> None:
+    words = tuple(Prediction(word, (Candidate(f"tag of {word}", 1.0),)) for word in ("cats", "sleep"))
+    page = Page(driver, save_page([replace(LAYERS, predictions=words)], tmp_path / "page.html"))
+    assert page.one("#predictions [role=listbox]").accessible_name == "Predictions"
+    assert page.one("#predictions ol").get_attribute("aria-label") == "Most probable for cats"
+    page.run("document.querySelector('#predictions [role=option]').focus()")
+    page.press(Keys.ARROW_RIGHT)
+    assert page.candidates() == [("tag of sleep", 100.0)]
+    assert page.one("#predictions ol").get_attribute("aria-label") == "Most probable for sleep"
+    page.press(Keys.ENTER)
+    assert page.run("return location.hash") == "#part=1"

@@ -38,7 +38,6 @@ from qkv.types import Float, Int, Tensor
 
 MAX_WEIGHTS = 2**26  # kept in all: 12 layers of 12 heads fit for 680 tokens
 MAX_OPERANDS = 2**18  # numbers of the operands of attention kept in all
-LEAST = 1e-30  # probability below which log-probabilities are cut off
 ANSWERS = 5  # spans of an answer to a question
 POOLED = "[text]"  # row name of a query that pools the whole text, of a model without labels
 
@@ -119,7 +118,7 @@ class AttentionProbe(Pipeline):
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """The 1-based numbers of the texts that are truncated to the model's maximum length."""
         max_tokens = self.max_tokens
-        lengths = [len(self._encode(text)[0]) for text in texts]
+        lengths = [len(self._encode_masked(text)[0]) for text in texts]
         return [
             number for number, length in enumerate(lengths, start=1) if max_tokens is not None and length > max_tokens
         ]
@@ -143,7 +142,7 @@ class AttentionProbe(Pipeline):
             predictions = (self._answers(text),)
         prediction = model_input.continuation or self._predicted_text(text, predictions)
         if self.head == "classifier":
-            score = math.log(max(predictions[0].candidates[0].probability, LEAST))
+            score = math.log(predictions[0].candidates[0].probability)
         rank = getattr(self.model.config, "rank", None)  # Linformer: keys are projections of all tokens
         keys = pieces if rank is None else tuple(f"mixture {number}" for number in range(1, rank + 1))
         pooled = prediction or POOLED

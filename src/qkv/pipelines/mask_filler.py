@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import ClassVar
 
 import torch
@@ -55,9 +56,9 @@ class Masks:
         return self._spellings.split(text)
 
     def fill(self, text: str, words: Iterable[str]) -> str:
-        """Return a text with a word in the place of each mask; one that begins with ## continues the word before."""
+        """Return a text with words in place of its first masks; a word that begins with ## continues the one before."""
         filled, *others = self.split(text)
-        for word, part in zip(words, others, strict=True):
+        for word, part in zip_longest(words, others, fillvalue=self.token):
             inside = word.startswith(CONTINUATION)
             filled = (filled.rstrip() if inside else filled) + word.removeprefix(CONTINUATION) + part
         return filled

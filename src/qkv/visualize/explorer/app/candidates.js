@@ -3,6 +3,8 @@
 import { element } from "./dom.js";
 import { visible } from "./text.js";
 
+const MOST = 3; // labels in a line of text
+
 /** A probability in percent. */
 export const percent = p =>
   `${p >= 0.0001 || p === 0 ? (100 * p).toFixed(2) : Number((100 * p).toPrecision(2))} %`;
@@ -20,8 +22,8 @@ export function candidateBar(nodes, p, chosen) {
 export const remaining = candidates => 1 - candidates.reduce((sum, [, p]) => sum + p, 0);
 
 /** The most probable labels of an example, or its score; "" if it has neither. */
-export function scoreText({ predictions, score, score_name }, most = 3) {
+export function scoreText({ predictions, score, score_name }) {
   if (predictions.length === 1)
-    return predictions[0].candidates.slice(0, most).map(([text, p]) => `${visible(text)} ${percent(p)}`).join(", ");
+    return predictions[0].candidates.slice(0, MOST).map(([text, p]) => `${visible(text)} ${percent(p)}`).join(", ");
   return score === null ? "" : `${score_name} ${Number(score.toPrecision(3)).toString().replace("-", "−")}`;
 }

@@ -41,6 +41,8 @@ def test_each_word_has_a_tile_coloured_by_its_attention(driver: WebDriver, tmp_p
         assert f"“{cell // 3 + 1},{cell % 3 + 1}” 1.0000" in page.text("readout")
     page.tokens("words")[1].click()
     assert page.run("return location.hash") == "#row=1"
+    titles = "return qkvExplorer.shown().handle.figure().items.map(item => item.text)"
+    assert page.run(titles) == ["Image", None, "Attention of <b>circle</b>", None]  # as SVG and PNG
     assert page.all("img, #view b b") == []
     assert [one for one in page.complaints() if "getImageData" not in one] == []  # which only this test calls
 

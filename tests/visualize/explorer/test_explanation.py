@@ -15,6 +15,7 @@ from tests.interpret.known_models import FINE, HONEST, TEXT, bag_of_words
 from tests.visualize.explorer.browser import HOSTILE, Keys, Page, WebDriver
 
 pytestmark = pytest.mark.browser
+TITLES = "return qkvExplorer.shown().handle.figure().items.filter(item => item.type === 'text').map(item => item.text)"
 METHODS = ("attention", "gradient", "leave_one_out")
 
 
@@ -123,6 +124,7 @@ def test_regions_of_an_image_are_coloured_by_their_scores(driver: WebDriver, tmp
     """
     blue = page.run(script)
     np.testing.assert_allclose(np.array(blue) / max(blue), scores / scores.max(), atol=0.06)
+    assert page.run(TITLES) == ["attention"]
 
 
 def test_hostile_units_and_long_sentences_stay_text(driver: WebDriver, tmp_path: Path) -> None:

@@ -99,15 +99,16 @@ export function drawImage(canvas, picture, scale, { grey = false, over = () => {
   pending.get(picture).then(draw);
 }
 
-/** The canvases side by side, for SVG and PNG. */
-export function imageFigure(canvases) {
+/** The canvases side by side, below their titles, for SVG and PNG. */
+export function imageFigure(canvases, titles, { ink }) {
   let x = 8;
-  const items = canvases.map(canvas => {
-    const item = { type: "image", x, y: 8, w: canvas.clientWidth, h: canvas.clientHeight, canvas };
+  const items = canvases.flatMap((canvas, i) => {
+    const at = x;
     x += canvas.clientWidth + 16;
-    return item;
+    return [{ type: "text", x: at, y: 14, text: titles[i], size: 12, anchor: "start", fill: ink },
+      { type: "image", x: at, y: 28, w: canvas.clientWidth, h: canvas.clientHeight, canvas }];
   });
-  return { width: x - 8, height: 16 + canvases[0].clientHeight, items };
+  return { width: x - 8, height: 36 + canvases[0].clientHeight, items };
 }
 
 /** Point at patches of a grid and pin them: `point(row)` and `pinned(row)`, where row 0 is the class token. */

@@ -125,7 +125,7 @@ export function imagePane(grid, name, { point, pinned }) {
       draw();
       readout.replaceChildren(...row === null ? ["No equal token."] : describe(plane, { row, column: null }).nodes);
     },
-    figure: () => imageFigure([canvas]),
+    figure: themed => imageFigure([canvas], [""], themed),
     destroy: () => observer.disconnect(),
   };
 }

@@ -1,7 +1,7 @@
 // An image and its caption: the attention of each word over the image.
 
 import { legend } from "../colour.js";
-import { describe, exampleOf, selected } from "../context.js";
+import { describe, exampleOf, selected, themeColours } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
 import { drawImage, drawOverlay, imageFigure, imageNote, imageScale, roomFor, scaleToFit } from "../image.js";
@@ -32,7 +32,7 @@ export const caption = {
       const note = example.text ? "No attention weights were recorded." : "The caption is empty.";
       container.append(figures, element("p", note, { className: "note" }));
       drawImage(original, picture, fit());
-      return { figure: () => imageFigure([original]) };
+      return { figure: () => imageFigure([original], ["Image"], themeColours(payload, state)) };
     }
     const heads = headStrip(container, payload, state);
     const words = element("div", "", { id: "words", className: "tiles", role: "listbox" }),
@@ -75,6 +75,7 @@ export const caption = {
     update(new Set(["view"]));
     const observer = new ResizeObserver(() => update(new Set(["view"])));
     observer.observe(container);
-    return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, focus]) };
+    return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, focus],
+      ["Image", title.textContent.replace(/\s+/g, " ")], themeColours(payload, state)) };
   },
 };

@@ -50,7 +50,8 @@ export const explanation = {
     };
     update();
     return { update, destroy: () => panes.forEach(each => each.destroy()),
-      ...example.picture && { figure: () => imageFigure(panes.map(each => each.canvas)) } };
+      ...example.picture && { figure: () => imageFigure(panes.map(each => each.canvas),
+        methods.map(({ name }) => name), themeColours(payload, state)) } };
   },
 };
 

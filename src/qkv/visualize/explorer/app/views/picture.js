@@ -2,7 +2,7 @@
 // Rows are the class token, the patches and their mean; columns are the class token and the patches.
 
 import { legend } from "../colour.js";
-import { describe, exampleOf, selected } from "../context.js";
+import { describe, exampleOf, selected, themeColours } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
 import { drawImage, drawOverlay, frame, imageFigure, listenPatches, roomFor, scaleToFit } from "../image.js";
@@ -67,7 +67,8 @@ export const picture = {
     const observer = new ResizeObserver(() => update());
     observer.observe(container);
     update();
-    return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, patches]) };
+    return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, patches],
+      ["Image", "Attention"], themeColours(payload, state)) };
   },
 };
 

@@ -13,6 +13,7 @@ from qkv.models.rnn_text import RNNText, RNNTextConfig
 from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from qkv.tokenizers import WordTokenizer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
+from tests.visualize.payloads import stored
 
 TEXT = "the cat sat on a mat"
 REVIEW = "A fine film. The cat was good, and the dog was fine. I left."
@@ -103,18 +104,23 @@ def test_regions_of_an_image(qkv, folders, tmp_path):
     ended = qkv("explain", folders["captioner"], folders["picture"], "--target", "0", "--page", page)
     assert ended.code == 0, ended.err
     assert "attention" in ended.out
-    assert "data:image/png" in page.read_text()
+    (example,) = stored(page)["examples"]
+    assert example["picture"]["kind"] == "explanation"
+    assert len(example["explanation"]["methods"]) == 1
 
 
 def test_a_page_is_self_contained_and_escapes_tokens(qkv, folders, tmp_path):
     page = tmp_path / "page.html"
     ended = qkv("explain", folders["bert"], "<script> cat", "--method", "all", "--page", page, "--faithfulness")
     assert ended.code == 0, ended.err
-    text = page.read_text()
-    assert "<script" not in text
-    assert "&lt;" in text
-    assert "http" not in text.replace("http-equiv", "")
-    assert text.count("<section>") == 7
+    assert "<script> cat" not in page.read_text()
+    payload = stored(page)
+    (example,) = payload["examples"]
+    assert (example["source"], payload["model"]) == ("<script> cat", str(folders["bert"]))
+    assert payload["command"].startswith("qkv explain")
+    methods = example["explanation"]["methods"]
+    assert len(methods) == 7
+    assert all(len(method["faithfulness"]) == 2 for method in methods)
 
 
 def test_output_is_written_to_a_file(qkv, folders, tmp_path):

@@ -52,11 +52,14 @@ def test_a_page_shows_the_tokens_and_every_layer(qkv, folders, tmp_path, model, 
     page, png = tmp_path / "a.html", tmp_path / "a.png"
     done = qkv("view", folders[model], TEXT, "a cat", "--page", page, "--png", png, "--layer", layer, "--head", 1)
     assert done.code == 0
-    assert done.err == f"{TEXT}\n"
     assert done.out.startswith(f"{layer} · head 1 of 2\n")
     assert done.out.splitlines()[-2:] == [str(page), str(png)]
     first, second = stored(page)
-    assert (first["source"], first["text"], first["texts"]) == (TEXT, "", [tokens])
+    assert (first["source"], first["texts"]) == (TEXT, [tokens])
+    tags = [prediction["candidates"][0][0] for prediction in first["predictions"]]
+    assert first["text"] == " ".join(tags)
+    assert done.err == (f"{TEXT}  ->  {first['text']}\n" if tags else f"{TEXT}\n")
+    assert len(tags) == (3 if model == "bert" else 0)  # of a tagger, each word
     assert [attention["layer"] for attention in first["maps"]] == [layer.replace("1", "0"), layer]
     assert second["source"] == "a cat"
     assert (first["score"] is None) == (model == "bert")

@@ -219,3 +219,13 @@ def test_maps_of_a_tree_model_use_the_heads_of_a_sentence(tmp_path):
     folder = saved(model, tokenizer, tmp_path / "model")
     page = ["view", str(folder), "--document", str(parsed), "--page", str(tmp_path / "page.html"), "--device", "cpu"]
     assert "cat" in CliRunner().invoke(app, page, catch_exceptions=False).stdout
+
+
+def test_a_mask_is_one_token(tmp_path):
+    probe = AttentionProbe(tiny_bert("masked_lm", max_length=6), tiny_tokenizer(tmp_path))
+    assert probe.too_long(["the [MASK] sat on", "the [MASK] sat on the"]) == [2]
+    answer = probe("the [MASK] sat on the [MASK]")  # the second mask is truncated
+    assert answer.attention[0].columns == ("[CLS]", "the", "[MASK]", "sat", "on", "[SEP]")
+    (prediction,) = answer.predictions
+    assert prediction.part == "mask 1"
+    assert answer.text.endswith(" sat on the [MASK]")

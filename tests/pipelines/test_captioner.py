@@ -49,7 +49,7 @@ def test_a_caption_has_a_map_from_its_tokens_to_the_grid(picture):
     assert 0 < len(caption.attention[0].rows) < 9
     assert caption.grid == (2, 3)
     assert caption.attention[0].columns == ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
-    assert caption.pixels.shape == (8, 12, 3)
+    assert caption.pixels.shape == (30, 40, 3)  # of the file, not of the model's input
     np.testing.assert_allclose(caption.attention[0].average.sum(axis=1), 1, atol=1e-5)
 
 

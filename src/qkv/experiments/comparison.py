@@ -47,7 +47,8 @@ class RunComparison:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a self-contained HTML page with the tables, learning curves and commands."""
-        return save_comparison(path, "Comparison of runs", run_table.sections(self.tables))
+        facts = {"Runs": ", ".join(map(str, self.runs))}
+        return save_comparison(path, "Comparison of runs", run_table.sections(self.tables), facts)
 
     def __repr__(self) -> str:
         return _printed(run_table.terminal(self.tables))

@@ -39,7 +39,8 @@ def write_report(result: SweepResult, metrics: Sequence[str], folder: Path, comm
     page, data = folder / "table.md", folder / "table.json"
     write_atomically(page, markdown(result, metrics, folder, command, plot.name).encode())
     write_atomically(data, (json.dumps(to_json(result), ensure_ascii=False, indent=1) + "\n").encode())
-    html = save_comparison(folder / "table.html", title(result), _sections(result, metrics, folder))
+    sections = _sections(result, metrics, folder)
+    html = save_comparison(folder / "table.html", title(result), sections, {"Command": command})
     return [page, data, html, plot]
 
 

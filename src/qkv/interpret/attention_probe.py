@@ -9,31 +9,37 @@ import torch
 
 from qkv.attention import Attend, TreePositions, watch
 from qkv.attention.layers import Layer, attention_layers
+from qkv.datasets.examples.squad import Question
 from qkv.datasets.examples.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig, Sampling
+from qkv.interpret.encoder_predictions import predict_label, predict_masked, predict_tags, rank_answers
 from qkv.interpret.next_tokens import NextToken, next_tokens
 from qkv.interpret.operator_record import HeadOperator, record_operator
+from qkv.models.bert import MLM_HEADS
 from qkv.nn.interfaces import LanguageModel, TextEncoder
 from qkv.pipelines.generator import Generator
-from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, WordExampleEncoder, build_example_encoder
-from qkv.pipelines.inputs.tree_inputs import DependencyTree, ParsedSentence, reads_trees, require_heads, tree_positions
-from qkv.pipelines.output import Answer, AttentionMap
+from qkv.pipelines.inputs.text_inputs import (
+    AnyExampleEncoder,
+    ExampleEncoder,
+    WordExampleEncoder,
+    build_example_encoder,
+)
+from qkv.pipelines.inputs.tree_inputs import DependencyTree, reads_trees, require_heads, tree_positions
+from qkv.pipelines.inputs.windows import make_windows
+from qkv.pipelines.mask_filler import Masks
+from qkv.pipelines.output import Answer, AttentionMap, Prediction
 from qkv.pipelines.pipeline import Pipeline, one_or_many
-from qkv.pipelines.tagger import encode_sentences
+from qkv.pipelines.question_answerer import QuestionAnswerer
+from qkv.pipelines.tagger import encode_sentences, split_sentence
+from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.words import split_words
 from qkv.types import Float, Int, Tensor
 
 MAX_WEIGHTS = 2**26  # kept in all: 12 layers of 12 heads fit for 680 tokens
 MAX_OPERANDS = 2**18  # numbers of the operands of attention kept in all
+ANSWERS = 5  # spans of an answer to a question
 POOLED = "[text]"  # row name of a query that pools the whole text, of a model without labels
-
-
-class Prediction(NamedTuple):
-    """A model's prediction for an input."""
-
-    text: str = ""
-    score: float = math.nan  # log-probability; NaN if there is no prediction
 
 
 class ModelInput(NamedTuple):
@@ -42,6 +48,8 @@ class ModelInput(NamedTuple):
     ids: list[int]
     pieces: tuple[str, ...]  # display text of each token
     tree: DependencyTree | None = None
+    segments: list[int] | None = None  # 0: question, 1: the text with its answer
+    parts: tuple[tuple[str, int], ...] = ()  # display text and position of the words to tag, or of the masks to fill
     continuation: str = ""  # that a language model generated; its tokens are the last ones
     prompt_tokens: int | None = None  # number of tokens before the continuation
 
@@ -59,8 +67,9 @@ class AttentionProbe(Pipeline):
     """A text model: `AttentionProbe("folders/bert-base-uncased")("The cat sat.").attention`.
 
     A text encoder sees a text with its special tokens, a language model the text alone, both truncated to the model's
-    maximum length. The answer is a classifier's label with its log-probability; for a language model, the score is the
-    mean log-probability of a token given those before it.
+    maximum length. The answer has the predictions of a classifier, of a tagger for each word, of a masked language
+    model for each mask, and of a model of questions for a text that ends with one. The score of a classifier is the
+    log-probability of its label; that of a language model is the mean log-probability of a token given those before it.
     """
 
     task_description: ClassVar = "attention of texts"
@@ -80,6 +89,10 @@ class AttentionProbe(Pipeline):
             self._tokenizer = self.encoder.tokenizer
             if self.encoder.unit == "sentences":
                 raise InputError(f"{self.name}: is a hierarchical model of sentences: use a DocumentProbe")
+        self.head = self.model.config.head if isinstance(self.model, TextEncoder) else None
+        self.masks: Masks | None = None
+        if self.head in MLM_HEADS and self.tokenizer.special_tokens.mask is not None:
+            self.masks = Masks(self.tokenizer, self.name)
 
     @one_or_many
     def __call__(
@@ -105,7 +118,7 @@ class AttentionProbe(Pipeline):
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """The 1-based numbers of the texts that are truncated to the model's maximum length."""
         max_tokens = self.max_tokens
-        lengths = [len(self._encode(text)[0]) for text in texts]
+        lengths = [len(self._encode_masked(text)[0]) for text in texts]
         return [
             number for number, length in enumerate(lengths, start=1) if max_tokens is not None and length > max_tokens
         ]
@@ -116,21 +129,27 @@ class AttentionProbe(Pipeline):
         tokens, pieces = torch.tensor([model_input.ids], device=self.model.device), model_input.pieces
         chosen = layers_that_fit(self.layers, len(pieces) ** 2, layer, MAX_WEIGHTS // share)
         following: tuple[NextToken, ...] = ()
+        predictions: tuple[Prediction, ...] = ()
+        score = math.nan
         with watch(self.model, layers=chosen) as records, record_operator(self.layers, [*records]) as operators:
             if isinstance(self.model, LanguageModel):
                 log_p = self.model(tokens)[0].float().log_softmax(dim=-1)
                 following = next_tokens(log_p, model_input.ids, self._piece)
-                score = log_p[:-1].gather(1, tokens[0, 1:, None]).mean()
-                prediction = Prediction(model_input.continuation, float(score))  # NaN for a text of one token
+                score = float(log_p[:-1].gather(1, tokens[0, 1:, None]).mean())  # NaN for a text of one token
             else:
-                prediction = self._labelled(tokens, model_input.tree)
+                predictions = self._predict(self._encoded(tokens, model_input), model_input)
+        if model_input.segments is not None:
+            predictions = (self._answers(text),)
+        prediction = model_input.continuation or self._predicted_text(text, predictions)
+        if self.head == "classifier":
+            score = math.log(predictions[0].candidates[0].probability)
         rank = getattr(self.model.config, "rank", None)  # Linformer: keys are projections of all tokens
         keys = pieces if rank is None else tuple(f"mixture {number}" for number in range(1, rank + 1))
-        pooled = prediction.text or POOLED
+        pooled = prediction or POOLED
         maps = (_map(name, record.weights[0].float().cpu(), pieces, keys, pooled) for name, record in records.items())
         special = () if self._tokenizer is None else self._tokenizer.special_pieces
         return TextAnswer(
-            text, prediction.text, prediction.score, tuple(maps), special=special,
+            text, prediction, score, tuple(maps), special=special, predictions=predictions,
             operators=operators.heads(MAX_OPERANDS // share), next_tokens=following,
             prompt_tokens=model_input.prompt_tokens,
         )  # fmt: skip
@@ -151,27 +170,52 @@ class AttentionProbe(Pipeline):
             )
         return inputs
 
-    def _labelled(self, tokens: Int[Tensor, "1 length"], tree: DependencyTree | None) -> Prediction:
-        assert isinstance(self.model, TextEncoder)
+    def _encoded(self, tokens: Int[Tensor, "1 length"], model_input: ModelInput) -> Float[Tensor, "1 length dim"]:
+        """Return the hidden states of an encoder."""
         assert self.encoder is not None
-        options = {}
-        if tree is not None:
-            positions = tree_positions([tree], tokens.shape[1])
+        options: dict[str, Any] = {}
+        if model_input.tree is not None:
+            positions = tree_positions([model_input.tree], tokens.shape[1])
             options["tree"] = TreePositions(
                 *(values.to(tokens.device) for values in (positions.depth, positions.distance))
             )
-        hidden = self.model(self.encoder.lookup(tokens), **options)
-        if self.model.config.head != "classifier":
-            return Prediction()
-        score, label = self.model.logits(hidden)[0].float().log_softmax(dim=-1).max(dim=-1)
-        return Prediction(self.model.labels[int(label)], float(score))
+        if model_input.segments is not None:
+            segments = torch.tensor([model_input.segments], device=tokens.device)
+            options["segments"] = segments.clamp(max=self.model.config.segments - 1)
+        hidden: Tensor = self.model(self.encoder.lookup(tokens), **options)
+        return hidden
+
+    def _predict(self, hidden: Float[Tensor, "1 length dim"], model_input: ModelInput) -> tuple[Prediction, ...]:
+        """Return the predictions of the head of an encoder for a text or its parts."""
+        assert isinstance(self.model, TextEncoder)
+        if self.head == "classifier":
+            return predict_label(self.model, hidden)
+        if self.head == "tagger":
+            return predict_tags(self.model, hidden, model_input.parts)
+        return predict_masked(self.model, self.tokenizer, hidden, model_input.parts) if model_input.parts else ()
+
+    def _answers(self, text: str) -> Prediction:
+        """Return the answers to the question at the end of a text, from all windows of the text before it."""
+        pair = _question(text)
+        assert pair is not None
+        return rank_answers(QuestionAnswerer(self.model, self.tokenizer)(*pair, top_k=ANSWERS))
+
+    def _predicted_text(self, text: str, predictions: Sequence[Prediction]) -> str:
+        """Return the label, the tags, the filled text or the answer."""
+        best = [prediction.candidates[0].text for prediction in predictions]
+        return self.masks.fill(text, best) if self.masks is not None and best else " ".join(best)
 
     def _encode_input(self, number: int, sentence: str | Tagged) -> "ModelInput":
         """Encode a text, with the display text of its tokens."""
-        if reads_trees(self.model.config):
-            return self._encode_parsed(require_heads(sentence, f"input {number}"))
         text = text_of(sentence)
-        ids, pieces = self._encode(text)
+        trees = reads_trees(self.model.config)
+        if trees:
+            require_heads(sentence, f"input {number}")
+        if trees or (self.head == "tagger" and text.strip()):
+            return self._encode_words(sentence, trees=trees)
+        if self.head == "span" and (question := _question(text)) is not None:
+            return self._encode_question(*question)
+        ids, pieces, masks = self._encode_masked(text)
         if not text.strip() or not ids:
             raise InputError(f"input {number} is empty")
         ids, pieces = ids[: self.max_tokens], pieces[: self.max_tokens]
@@ -179,16 +223,38 @@ class AttentionProbe(Pipeline):
             return ModelInput(ids, tuple(pieces))
         all_ids, start = self.encoder.add_special_tokens(ids), self.encoder.first_position
         special = self._pieces([*all_ids[:start], *all_ids[start + len(ids) :]])
-        return ModelInput(all_ids, (*special[:start], *pieces, *special[start:]))
+        parts = tuple((f"mask {n}", start + at) for n, at in enumerate(masks, start=1) if at < len(ids))
+        return ModelInput(all_ids, (*special[:start], *pieces, *special[start:]), parts=parts)
 
-    def _encode_parsed(self, sentence: ParsedSentence) -> "ModelInput":
-        """Encode a sentence with its tree as a tagger does; only the first part of one that is too long."""
+    def _encode_words(self, sentence: str | Tagged, *, trees: bool) -> "ModelInput":
+        """Encode a text as a tagger does, with its tree if the model reads trees; only the first part of a long one."""
         assert self.encoder is not None
-        untagged = Tagged(sentence.words, ("",) * len(sentence.words), sentence.heads)
-        example = encode_sentences(
-            self.encoder.fresh_copy(), [untagged], {}, self.model.config.max_length, trees=True
-        ).examples[0]
-        return ModelInput(example.ids, self._pieces(example.ids), example.tree)
+        _, _, untagged = split_sentence(sentence)
+        encoded = encode_sentences(self.encoder.fresh_copy(), [untagged], {}, self.model.config.max_length, trees=trees)
+        example, words = encoded.examples[0], encoded.words[0]
+        parts = tuple((untagged.words[word.number], word.position) for word in words)
+        return ModelInput(example.ids, self._pieces(example.ids), example.tree, parts=parts)
+
+    def _encode_question(self, question: str, context: str) -> "ModelInput":
+        """Encode a question with the first window of its context."""
+        window = make_windows(
+            ExampleEncoder(self.tokenizer), [Question(question, context)], self.model.config.max_length
+        )[0]
+        segments = [0] * window.first + [1] * (len(window.ids) - window.first)
+        return ModelInput(window.ids, self._pieces(window.ids), segments=segments)
+
+    def _encode_masked(self, text: str) -> tuple[list[int], Sequence[str], list[int]]:
+        """Encode a text; return its ids, pieces, and the indices of its masks."""
+        if self.masks is None:
+            return *self._encode(text), []
+        first, *others = self.masks.split(text)
+        ids, pieces = self._encode(first) if first.strip() or not others else ([], ())
+        masks = []
+        for part in others:
+            masks.append(len(ids))
+            more_ids, more_pieces = self._encode(part) if part.strip() else ([], ())
+            ids, pieces = [*ids, self.masks.id, *more_ids], [*pieces, self.masks.token, *more_pieces]
+        return ids, pieces, masks
 
     def _encode(self, text: str) -> tuple[list[int], Sequence[str]]:
         if isinstance(self.encoder, WordExampleEncoder):
@@ -203,6 +269,12 @@ class AttentionProbe(Pipeline):
     def _piece(self, token: int) -> str:
         # The vocabulary of a model may be padded to a multiple of a power of two.
         return self.tokenizer.piece(token) if token < len(self.tokenizer) else f"[{token}]"
+
+
+def _question(text: str) -> tuple[str, str] | None:
+    """Return the question at the end of a text and the text before it; None if there is none."""
+    *context, question = split_sentences(text) or [""]
+    return (question, text[: text.rindex(question)]) if context and question.endswith("?") else None
 
 
 def _map(

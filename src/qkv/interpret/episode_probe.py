@@ -12,6 +12,7 @@ from jaxtyping import UInt8
 from qkv.attention import watch
 from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.errors import InputError
+from qkv.interpret.encoder_predictions import rank_labels
 from qkv.models.snail import SNAIL
 from qkv.pipelines.inputs.image_preprocessing import as_rgb, scale_pixels
 from qkv.pipelines.output import Answer, AttentionMap
@@ -79,6 +80,7 @@ class EpisodeProbe(Pipeline):
         log_p = logits.float().log_softmax(dim=-1).cpu()
         weights = {name: record.weights[:, :, -1:].float().cpu().numpy() for name, record in records.items()}
         all_labels = np.concatenate((episodes.labels, episodes.query_label[:, None]), axis=1).tolist()
+        names = [str(label + 1) for label in range(logits.shape[1])]
         answers = []
         for row, number in enumerate(numbers):
             guess = int(log_p[row].argmax())
@@ -89,6 +91,7 @@ class EpisodeProbe(Pipeline):
                     str(guess + 1),
                     float(log_p[row, guess]),
                     tuple(AttentionMap(name, (QUERY,), columns, layer[row]) for name, layer in weights.items()),
+                    predictions=(rank_labels("", names, logits[row].cpu()),),
                     pixels=as_rgb(pixels[row]),
                     labels=tuple(all_labels[row]),
                     guess=guess,

@@ -1,7 +1,8 @@
 """Attention maps of a vision Transformer over the patches of a picture."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,12 +12,13 @@ from jaxtyping import UInt8
 
 from qkv.attention import watch
 from qkv.attention.layers import attention_layers
-from qkv.datasets.formats.images import read_image_and_aspect
-from qkv.interpret.attention_probe import MAX_WEIGHTS, Prediction, layers_that_fit
+from qkv.datasets.formats.images import read_image_for_display
+from qkv.interpret.attention_probe import MAX_WEIGHTS, layers_that_fit
 from qkv.interpret.attribution import roll_out
+from qkv.interpret.encoder_predictions import rank_labels
 from qkv.models.vit import ViT
-from qkv.pipelines.inputs.image_preprocessing import as_rgb, pixel_scale
-from qkv.pipelines.output import Answer, AttentionMap
+from qkv.pipelines.inputs.image_preprocessing import pixel_scale
+from qkv.pipelines.output import Answer, AttentionMap, Prediction
 from qkv.pipelines.pipeline import ModelSource, Pipeline, one_or_many
 from qkv.types import Float, Tensor
 
@@ -32,9 +34,8 @@ class PictureAnswer(Answer):
     the class token and the patches.
     """
 
-    pixels: UInt8[np.ndarray, "height width colours"]  # the model's input
+    pixels: UInt8[np.ndarray, "height width colours"]  # the image; the model's input is all of it, resized
     grid: tuple[int, int]  # rows and columns of patches
-    aspect: float | None = None  # width / height of the image before it was resized to the model's input
     rollout: AttentionMap | None = None  # through all layers; None if not all of them were recorded
 
 
@@ -54,15 +55,21 @@ class PictureProbe(Pipeline):
     def __call__(self, paths: Sequence[str | Path], layer: str | None = None) -> list[PictureAnswer]:
         """Return the attention maps of each picture, resized to the model's input size."""
         config = self.model.config
-        pictures = [read_image_and_aspect(Path(path), config.channels, config.height, config.width) for path in paths]
+        shape, count = (config.channels, config.height, config.width), max(1, len(paths))
+        pictures = [read_image_for_display(Path(path), *shape, count) for path in paths]
         return [
-            replace(self._probe(Path(path).name, pixels, layer, MAX_WEIGHTS // max(1, len(paths))), aspect=aspect)
-            for path, (pixels, aspect) in zip(paths, pictures, strict=True)
+            self._probe(Path(path).name, pixels, shown, layer, MAX_WEIGHTS // count)
+            for path, (pixels, shown) in zip(paths, pictures, strict=True)
         ]
 
     @torch.inference_mode()
     def _probe(
-        self, name: str, pixels: UInt8[np.ndarray, "channels height width"], layer: str | None, budget: int
+        self,
+        name: str,
+        pixels: UInt8[np.ndarray, "channels height width"],
+        shown: UInt8[np.ndarray, "rows columns colours"],
+        layer: str | None,
+        budget: int,
     ) -> PictureAnswer:
         rows, columns = self.model.config.grid
         tokens = 1 + rows * columns
@@ -77,15 +84,14 @@ class PictureProbe(Pipeline):
         if len(records) == len(self.layers):
             mixed = roll_out(record.weights[0].mean(dim=0).float().cpu() for record in records.values())
             rollout = AttentionMap(ROLLOUT, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(mixed[None]))
+        predictions: tuple[Prediction, ...] = ()
+        label, score = "", math.nan
+        if self.model.config.classes is not None:
+            predictions = (rank_labels("", self.model.labels, output),)
+            label, score = predictions[0].candidates[0].text, float(output.float().log_softmax(dim=-1).max())
         return PictureAnswer(
-            name, *self._predict(output), maps, pixels=as_rgb(pixels), grid=(rows, columns), rollout=rollout
+            name, label, score, maps, predictions=predictions, pixels=shown, grid=(rows, columns), rollout=rollout
         )
-
-    def _predict(self, output: Float[Tensor, "scores"]) -> Prediction:
-        if self.model.config.classes is None:
-            return Prediction()
-        score, label = output.float().log_softmax(dim=-1).max(dim=-1)
-        return Prediction(self.model.labels[int(label)], float(score))
 
 
 def _with_mean(weights: Float[Tensor, "heads tokens tokens"]) -> Float[np.ndarray, "heads rows tokens"]:

@@ -3,16 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from qkv.pipelines.output import Candidate
 from qkv.types import Float, Tensor
 
 CANDIDATES = 10  # kept of each distribution
-
-
-class Candidate(NamedTuple):
-    """A possible next token."""
-
-    token: str  # display text
-    probability: float
 
 
 class NextToken(NamedTuple):

@@ -14,7 +14,7 @@ from jaxtyping import Shaped, UInt8
 from qkv.attention import watch
 from qkv.datasets.batching import batch_by_length
 from qkv.datasets.examples.captions import feature_names, read_features
-from qkv.datasets.formats.images import decode_image, read_image_and_aspect, resize_image
+from qkv.datasets.formats.images import decode_image, pixels_for_display, read_image_for_display, resize_image
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Request, Sampling, Tokens, generate
 from qkv.models.show_attend_tell import ShowAttendTell
@@ -28,7 +28,6 @@ from qkv.types import Float, Tensor
 
 MAX_HYPOTHESES = 256  # decoded at a time, if no batch size is given
 FEATURES = ".safetensors"  # suffix of a file of features
-DISPLAYED = 448  # longer side of a displayed photograph in pixels, at most
 BLANK = 224  # gray level shown instead of an image if only its features are known
 GREEDY = GenerationConfig()
 
@@ -37,9 +36,8 @@ GREEDY = GenerationConfig()
 class Caption(Answer):
     """A caption; the rows of its maps are its tokens, the columns the cells of the feature grid in row-major order."""
 
-    pixels: UInt8[np.ndarray, "height width colours"]  # the model's input, or a photograph at its aspect ratio
+    pixels: UInt8[np.ndarray, "height width colours"]  # the image; the model's input is all of it, resized
     grid: tuple[int, int]  # rows and columns of the feature grid
-    aspect: float | None = None  # width / height of the image before it was resized to the model's input
 
     @property
     def details(self) -> list[str]:
@@ -53,14 +51,13 @@ class NamedImage:
 
     name: str
     image: Shaped[np.ndarray, "channels height width"]
-    photograph: UInt8[np.ndarray, "rows columns colours"] | None = None  # that the features are of, if known
-    aspect: float | None = None  # width / height of the image, if its pixels have been resized
+    original: UInt8[np.ndarray, "rows columns colours"] | None = None  # before it was resized, if known
 
     @property
     def pixels(self) -> UInt8[np.ndarray, "height width colours"]:
-        """Pixels for display; blank for features without a photograph."""
-        if self.photograph is not None:
-            return self.photograph
+        """Pixels for display; blank for features of an unknown image."""
+        if self.original is not None:
+            return self.original
         if self.image.dtype != np.uint8:
             return np.full((*self.image.shape[1:], 3), BLANK, dtype=np.uint8)
         return as_rgb(self.image)
@@ -99,7 +96,7 @@ class Captioner(DecoderPipeline):
             max_new_tokens=max_new_tokens,
             sampling=sampling,
         )
-        images = [image for path in paths for image in self._load(Path(path))]
+        images = [image for path in paths for image in self._load(Path(path), len(paths))]
         captions: list[list[Caption]] = []
         lengths = [max(num_beams, num_return_sequences)] * len(images)
         for rows in batch_by_length(lengths, inference_batch_size(batch_size, MAX_HYPOTHESES)):
@@ -122,7 +119,6 @@ class Captioner(DecoderPipeline):
                     next(maps),
                     pixels=image.pixels,
                     grid=self.model.config.grid,
-                    aspect=image.aspect,
                 )
                 for best in row
             ]
@@ -190,15 +186,15 @@ class Captioner(DecoderPipeline):
         """Read an image, or the first entry of a file of features."""
         return next(self._load(path))
 
-    def _load(self, path: Path) -> Iterator[NamedImage]:
+    def _load(self, path: Path, count: int = 1) -> Iterator[NamedImage]:
+        """Yield an image, one of `count` that are kept for display, or the entries of a file of features."""
         config = self.model.config
         expected = (config.channels, config.height, config.width)
         if path.suffix != FEATURES:
             if config.encoder.name == "features":
-                yield self._load_photograph(path)
+                yield self._load_photograph(path, count)
                 return
-            pixels, aspect = read_image_and_aspect(path, *expected)
-            yield NamedImage(path.name, pixels, aspect=aspect)
+            yield NamedImage(path.name, *read_image_for_display(path, *expected, count))
             return
         names = feature_names(path)
         for name, grid in zip(names, read_features(path, names), strict=True):
@@ -207,7 +203,7 @@ class Captioner(DecoderPipeline):
                 raise InputError(f"{path}: {name} is {list(grid.shape)}, but this model takes {what} {list(expected)}")
             yield NamedImage(name, grid)
 
-    def _load_photograph(self, path: Path) -> NamedImage:
+    def _load_photograph(self, path: Path, count: int) -> NamedImage:
         """Compute the features of a photograph with the backbone of the training data."""
         config, extractor = self.model.config, self.extractor
         expected = [config.channels, config.height, config.width]
@@ -219,8 +215,7 @@ class Captioner(DecoderPipeline):
         (features,) = extractor(np.stack([resize_image(photograph, height, width)]))
         if list(features.shape) != expected:
             raise InputError(f"{path}: {extractor.name} has features {list(features.shape)}, but this model {expected}")
-        photograph.thumbnail((DISPLAYED, DISPLAYED))
-        return NamedImage(path.name, features, np.asarray(photograph))
+        return NamedImage(path.name, features, pixels_for_display(photograph, count))
 
     @cached_property
     def extractor(self) -> FeatureExtractor | None:

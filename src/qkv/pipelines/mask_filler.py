@@ -1,9 +1,9 @@
 """Mask filling: the most probable tokens for each mask in a text."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import zip_longest
 from typing import ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from qkv.models.bert import MLM_HEADS, Bert
 from qkv.pipelines.inputs.text_inputs import IGNORE, Example, inference_batch_size, inference_batches
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
 from qkv.runtime.notebook import Drawable, quoted
+from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.wordpiece import CONTINUATION
 
 MASKS = ("[MASK]", "<mask>")  # accepted in addition to the tokenizer's own spelling
@@ -40,6 +41,29 @@ class FilledText(Drawable):
         return f"FilledText({quoted(self.filled)}, guesses {quoted(best)})"
 
 
+class Masks:
+    """The mask token of a tokenizer, and its spellings in texts."""
+
+    def __init__(self, tokenizer: Tokenizer, name: str) -> None:
+        mask = tokenizer.special_tokens.mask
+        if mask is None:
+            raise InputError(f"{name}: its tokenizer has no mask token such as [MASK]")
+        self.id, self.token = mask, tokenizer.id_to_token(mask)
+        self._spellings = re.compile("|".join(map(re.escape, sorted({*MASKS, self.token}))))
+
+    def split(self, text: str) -> list[str]:
+        """Return the parts of a text before, between and after its masks."""
+        return self._spellings.split(text)
+
+    def fill(self, text: str, words: Iterable[str]) -> str:
+        """Return a text with words in place of its first masks; a word that begins with ## continues the one before."""
+        filled, *others = self.split(text)
+        for word, part in zip_longest(words, others, fillvalue=self.token):
+            inside = word.startswith(CONTINUATION)
+            filled = (filled.rstrip() if inside else filled) + word.removeprefix(CONTINUATION) + part
+        return filled
+
+
 class MaskFiller(TextPipeline):
     """A model with a masked-LM head: `MaskFiller("folders/bert-base-uncased")("The [MASK] sat on the mat.").filled`.
 
@@ -53,10 +77,7 @@ class MaskFiller(TextPipeline):
 
     def setup(self) -> None:
         super().setup()
-        mask = self.tokenizer.special_tokens.mask
-        if mask is None:
-            raise InputError(f"{self.name}: its tokenizer has no mask token such as [MASK]")
-        self.mask, self.mask_token, self.unk = mask, self.tokenizer.id_to_token(mask), self.tokenizer.special_tokens.unk
+        self.masks, self.unk = Masks(self.tokenizer, self.name), self.tokenizer.special_tokens.unk
 
     @one_or_many
     @torch.inference_mode()
@@ -70,7 +91,8 @@ class MaskFiller(TextPipeline):
         for rows, batch in inference_batches(examples, size, self.encoder, max_length):
             batch = batch.to(self.model.device)
             hidden = self.model(batch.token_ids, lengths=batch.lengths)
-            masked = hidden[batch.token_ids == self.mask].split((batch.token_ids == self.mask).sum(dim=1).tolist())
+            is_mask = batch.token_ids == self.masks.id
+            masked = hidden[is_mask].split(is_mask.sum(dim=1).tolist())
             for row, states in zip(rows, masked, strict=True):  # the masks of one text, whatever the others are
                 # The model may have more outputs than the tokenizer has tokens; the rest are never predicted.
                 probabilities = self.model.mlm_logits(states).float().softmax(dim=-1)[:, : len(self.tokenizer)]
@@ -87,12 +109,12 @@ class MaskFiller(TextPipeline):
 
     def _example(self, number: int, text: str) -> Example:
         """Encode an input, or raise an error that names it."""
-        first, *others = self._masks.split(text)
+        first, *others = self.masks.split(text)
         if not others:
-            raise InputError(f"input {number} has no mask to fill: write {self.mask_token} for a word")
+            raise InputError(f"input {number} has no mask to fill: write {self.masks.token} for a word")
         ids = [*self._tokens(first)]
         for part in others:
-            ids += [self.mask, *self._tokens(part)]
+            ids += [self.masks.id, *self._tokens(part)]
         if len(ids) > self.max_tokens:
             raise InputError(f"input {number} has {len(ids)} tokens; this model takes at most {self.max_tokens}")
         return Example(self.encoder.add_special_tokens(ids), [IGNORE])
@@ -101,7 +123,7 @@ class MaskFiller(TextPipeline):
         """Tokens of the text between two masks; a mask token in there becomes unknown."""
         if part.strip():
             tokens = self.encoder.encode([part])[0]
-            yield from (self.unk or 0 if token == self.mask else token for token in tokens)
+            yield from (self.unk or 0 if token == self.masks.id else token for token in tokens)
 
     def _filled(self, text: str, predictions: Sequence[tuple[list[int], list[float]]]) -> FilledText:
         guesses = tuple(
@@ -111,12 +133,4 @@ class MaskFiller(TextPipeline):
             )
             for prediction in predictions
         )
-        filled, *others = self._masks.split(text)
-        for (best, *_), part in zip(guesses, others, strict=True):
-            inside = best.word.startswith(CONTINUATION)
-            filled = (filled.rstrip() if inside else filled) + best.word.removeprefix(CONTINUATION) + part
-        return FilledText(text, guesses, filled)
-
-    @cached_property
-    def _masks(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(re.escape, sorted({*MASKS, self.mask_token}))))
+        return FilledText(text, guesses, self.masks.fill(text, (best.word for best, *_ in guesses)))

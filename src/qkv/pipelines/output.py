@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -72,6 +73,20 @@ class AttentionMap(Drawable):
         return " ".join(f"{column}-{row}" for row, column in np.argwhere(links))
 
 
+class Candidate(NamedTuple):
+    """A possible label, tag, token or span."""
+
+    text: str
+    probability: float
+
+
+class Prediction(NamedTuple):
+    """What a model predicts for an input, or for a part of it, such as a masked token."""
+
+    part: str  # display text of the part; empty for the whole input
+    candidates: tuple[Candidate, ...]  # most probable first
+
+
 AttentionMaps = tuple[AttentionMap, ...]  # of the layers; the first one is the alignment to show by default
 
 
@@ -86,6 +101,7 @@ class Answer(Drawable):
     unknown: tuple[str, ...] = ()  # characters of the source that are not in the vocabulary
     new_tokens: int = 0  # number of generated tokens, without the end token
     special: tuple[str, ...] = ()  # display text of the special tokens, such as [CLS] and </s>
+    predictions: tuple[Prediction, ...] = ()  # with probabilities; empty for a generated text
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join([quoted(self.text), *self.details])})"

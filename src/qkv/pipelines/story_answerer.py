@@ -1,7 +1,7 @@
 """Questions about stories: the answer of a memory network, and the sentences that each hop attends to."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from qkv.datasets.tensor_batch import NamedTensors
 from qkv.errors import InputError
 from qkv.models.memory.memory_network import PADDING, MemoryNetwork
 from qkv.pipelines.inputs.text_inputs import IGNORE
-from qkv.pipelines.output import Answer, AttentionMap
+from qkv.pipelines.output import Answer, AttentionMap, Candidate, Prediction
 from qkv.pipelines.pipeline import Pipeline, one_or_many
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
@@ -95,7 +95,11 @@ class StoryAnswer(Answer):
 
     question: str = ""
     sentences: tuple[str, ...] = ()  # those that the model can attend to
-    probabilities: dict[str, float] = field(default_factory=dict)  # of all answers, most probable first
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """Probabilities of all answers, most probable first."""
+        return dict(self.predictions[0].candidates)
 
 
 class StoryAnswerer(Pipeline):
@@ -144,7 +148,7 @@ class StoryAnswerer(Pipeline):
             unknown=self._unknown_words(question),
             question=question.question,
             sentences=sentences,
-            probabilities=dict(ranked),
+            predictions=(Prediction("", tuple(Candidate(*pair) for pair in ranked)),),
         )
 
     def _unknown_words(self, question: StoryQuestion) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ class Tagger(TextPipeline):
         self, texts: Sequence[str | tuple[str, ...] | Tagged], *, batch_size: int | None = None
     ) -> list[TaggedText]:
         """Tag the words of one text or several."""
-        inputs = [_split(text) for text in texts]
+        inputs = [split_sentence(text) for text in texts]
         require_text([text for text, _, _ in inputs])
         sentences = [sentence for _, _, sentence in inputs]
         predictions = predict_tags(self.model, self.encoder, sentences, inference_batch_size(batch_size))
@@ -95,7 +95,7 @@ class Tagger(TextPipeline):
         ]
 
 
-def _split(text: str | tuple[str, ...] | Tagged) -> tuple[str, list[Span], Tagged]:
+def split_sentence(text: str | tuple[str, ...] | Tagged) -> tuple[str, list[Span], Tagged]:
     """A text, the offsets of its words, and the words as an untagged sentence."""
     if isinstance(text, str):
         offsets = split_words(text)

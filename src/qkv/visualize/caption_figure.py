@@ -35,7 +35,7 @@ def save_captions_png(answers: Sequence[Caption], path: str | os.PathLike[str]) 
 
 
 def _row(answer: Caption) -> Image.Image:
-    picture, font = resized(answer.pixels, _PICTURE, answer.aspect), ImageFont.load_default(_SIZE)
+    picture, font = resized(answer.pixels, _PICTURE), ImageFont.load_default(_SIZE)
     tiles = _tiles(answer)
     height = max(picture.height, *(_LINE * 2 + tile.height for _, tile in tiles), _LINE) + 2 * _GAP
     left = _PICTURE + 2 * _GAP
@@ -56,7 +56,7 @@ def _tiles(answer: Caption) -> list[tuple[str, Image.Image]]:
     """Return each word with the image in grey, coloured by its attention; none for a model without attention."""
     if not answer.attention:
         return []
-    grey, weights = resized(answer.pixels, _TILE, answer.aspect).convert("L"), pick_head(answer.attention[0], None)
+    grey, weights = resized(answer.pixels, _TILE).convert("L"), pick_head(answer.attention[0], None)
     words = zip(answer.attention[0].rows, weights, strict=True)
     tiles = [(visible(token.strip()), coloured(grey, row.reshape(answer.grid))) for token, row in words]
     return tiles[:_MOST_WORDS]

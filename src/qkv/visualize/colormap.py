@@ -7,6 +7,13 @@ import numpy as np
 # Nine steps of one hue, evenly spaced in OKLCH lightness: safe for colour blindness and greyscale printing.
 ON_LIGHT = ("#f3f5fb", "#cfd9f2", "#abbeed", "#87a1ea", "#6585e2", "#4969d1", "#334fb5", "#223892", "#152569")
 ON_DARK = ("#1a1e28", "#263252", "#34467d", "#445ca9", "#5674d0", "#7090eb", "#91adf9", "#b6cbfe", "#dee8ff")
+# Of negative scores: the opposite hue, with the same steps of lightness.
+NEGATIVE_ON_LIGHT = (
+    "#fdf4f0", "#f8d3c4", "#f0b199", "#e38e6f", "#cf6b48", "#b04d2b", "#8c3517", "#68230c", "#451405"
+)  # fmt: skip
+NEGATIVE_ON_DARK = (
+    "#251a16", "#4a2b1f", "#713c27", "#984f30", "#be6640", "#da8560", "#eca688", "#f8c8b3", "#ffe8de"
+)  # fmt: skip
 
 Rgb = tuple[int, int, int]
 

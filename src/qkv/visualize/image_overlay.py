@@ -34,7 +34,7 @@ def save_picture_png(
 ) -> Path:
     """Write the image next to a grey version coloured by the class token's attention."""
     weights = pick_head(over_patches(pictured, layer), head)
-    original = resized(pictured.pixels, _SIDE, pictured.aspect)
+    original = resized(pictured.pixels, _SIDE)
     canvas = Image.new("RGB", (2 * original.width + _GAP, original.height), "white")
     canvas.paste(original, (0, 0))
     canvas.paste(coloured(original.convert("L"), weights), (original.width + _GAP, 0))
@@ -54,12 +54,9 @@ def data_url(image: Image.Image) -> str:
     return f"data:image/png;base64,{base64.b64encode(png_bytes(image)).decode()}"
 
 
-def resized(pixels: UInt8[np.ndarray, "height width colours"], side: int, aspect: float | None = None) -> Image.Image:
-    """Return an image whose longer side has `side` pixels, enlarged without interpolation.
-
-    `aspect` is the width of the result divided by its height, by default that of the pixels.
-    """
-    shape = pixels.shape[:2] if aspect is None else (1.0, aspect)
+def resized(pixels: UInt8[np.ndarray, "height width colours"], side: int) -> Image.Image:
+    """Return an image whose longer side has `side` pixels, enlarged without interpolation."""
+    shape = pixels.shape[:2]
     height, width = (max(1, round(size * side / max(shape))) for size in shape)
     method = Image.Resampling.NEAREST if side >= max(pixels.shape[:2]) else Image.Resampling.BOX
     return Image.fromarray(np.ascontiguousarray(pixels)).resize((width, height), method)

@@ -34,11 +34,11 @@ from qkv.pipelines.translator import Translator
 from qkv.runtime.text import printable
 from qkv.tokenizers.sentences import split_sentences
 from qkv.visualize.document_lines import document_lines
+from qkv.visualize.episode_figure import save_episode_png
 from qkv.visualize.explorer import document_answer, memory_answer, save_page
 from qkv.visualize.figure import save_png
 from qkv.visualize.image_overlay import over_patches, save_picture_png
 from qkv.visualize.memory_figure import save_memory_png
-from qkv.visualize.pages.episode_page import save_episode_page, save_episode_png
 from qkv.visualize.selection import pick_map
 from qkv.visualize.speech_figure import save_speech_png
 from qkv.visualize.story_figure import story_lines
@@ -77,7 +77,6 @@ class View:
     inputs: ClassVar[str] = "a text"
     default_inputs: ClassVar[bool] = False  # whether there are examples to show if no inputs are passed
     options: ClassVar[frozenset[str]] = frozenset({"document", "page", "png", "layer", "head", "compare"})
-    page_writer: ClassVar[Callable[..., Path] | None] = None  # of all answers; None: the explorer
     save_png: ClassVar[Callable[..., Path]] = staticmethod(save_png)  # of one answer
 
     def __init__(self, run: Any, device: str, load_data: Callable[[], Dataset[Any]]) -> None:
@@ -143,8 +142,6 @@ class View:
         self, answers: Sequence[Any], path: Path, options: ViewOptions, compared: "Compared | None" = None
     ) -> Path:
         """Write the page of all answers; each is followed by that of a compared model to the same input."""
-        if self.page_writer is not None:
-            return self.page_writer(answers, path)
         name = self.model_name
         shown = [(name, answer) for answer in self.page_answers(answers)]
         if compared is not None:
@@ -326,7 +323,6 @@ class EpisodeView(NumberedView):
     model_class = SNAIL
     inputs = "numbers of test episodes"
     options = frozenset({"page", "png", "layer", "count"})
-    page_writer = staticmethod(save_episode_page)
     save_png = staticmethod(lambda episode, path, **selection: save_episode_png(episode, path))  # of all its layers
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:

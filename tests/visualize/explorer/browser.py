@@ -75,6 +75,7 @@ class Page:
         prefer(driver, "light")
         driver.get("about:blank")  # a change of the address alone would not load the page again
         driver.get(f"{path.as_uri()}{state}")
+        WebDriverWait(driver, 10).until(lambda _: not self.all("[aria-busy=true]"))  # images that are not decoded yet
 
     def all(self, selector: str) -> list[WebElement]:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
@@ -152,6 +153,14 @@ class Page:
     def text(self, name: str) -> str:
         return self.one(f"#{name}").text
 
+    def candidates(self, box: str = "predictions") -> list[tuple[str, float]]:
+        """Return the candidates of a list with their probabilities in percent."""
+        script = """
+            return [...document.querySelectorAll(`#${arguments[0]} li`)].map(item => [
+              item.querySelector(".token").textContent, Number(item.querySelector(".value").textContent.slice(0, -2))]);
+        """
+        return [(text, percent) for text, percent in self.run(script, box)]
+
     def shown(self, selector: str) -> bool:
         return any(element.is_displayed() for element in self.all(selector))
 
@@ -195,9 +204,3 @@ def requests(driver: webdriver.Chrome, path: Path) -> list[str]:
     events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
     return [request["request"]["url"] for request in sent if request["documentURL"].startswith(path.as_uri())]
-
-
-def stored(path: Path) -> Any:
-    """Return the payload of a page."""
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(encoding="utf-8"))
-    return json.loads(data)

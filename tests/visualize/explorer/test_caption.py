@@ -41,6 +41,8 @@ def test_each_word_has_a_tile_coloured_by_its_attention(driver: WebDriver, tmp_p
         assert f"“{cell // 3 + 1},{cell % 3 + 1}” 1.0000" in page.text("readout")
     page.tokens("words")[1].click()
     assert page.run("return location.hash") == "#row=1"
+    titles = "return qkvExplorer.shown().handle.figure().items.map(item => item.text)"
+    assert page.run(titles) == ["Image", None, "Attention of <b>circle</b>", None]  # as SVG and PNG
     assert page.all("img, #view b b") == []
     assert [one for one in page.complaints() if "getImageData" not in one] == []  # which only this test calls
 
@@ -63,12 +65,13 @@ def test_a_caption_without_attention_shows_its_image(driver: WebDriver, tmp_path
 
 
 def test_large_photographs_are_reduced_to_fit_into_a_page() -> None:
-    photograph = np.zeros((448, 300, 3), dtype=np.uint8)
+    photograph = np.random.default_rng(0).integers(0, 256, (900, 600, 3), dtype=np.uint8)
     answers = [Caption("a.png", "a", 0.0, pixels=photograph, grid=(2, 3)) for _ in range(60)]
     examples = build_payload(answers)["examples"]
     assert len(examples) == 60
     pictures = [example["picture"] for example in examples]
-    assert sum(len(picture["pixels"]) for picture in pictures) < 7_500_000
-    assert pictures[0]["width"] / pictures[0]["height"] == pytest.approx(300 / 448, abs=0.01)
+    assert 3_000_000 < sum(len(picture["values"]) for picture in pictures) < 7_500_000
+    assert pictures[0]["width"] < 600
+    assert pictures[0]["width"] / pictures[0]["height"] == pytest.approx(2 / 3, abs=0.01)
     (alone,) = build_payload(answers[:1])["examples"]
-    assert (alone["picture"]["height"], alone["picture"]["width"]) == (448, 300)
+    assert (alone["picture"]["height"], alone["picture"]["width"]) == (900, 600)

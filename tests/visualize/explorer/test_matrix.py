@@ -223,3 +223,13 @@ def test_long_texts_show_a_window_of_tokens_around_the_selected_one(driver: WebD
     (selected,) = page.selected("rows")
     assert page.texts("rows")[selected] == "t700"
     assert len(page.tokens("rows")) == 400
+
+
+def test_spaces_are_marked_at_the_edges_of_a_token_only(driver: WebDriver, tmp_path: Path) -> None:
+    tokens = (" a", "b c", "d  e", "\u00a0", "f ")
+    weights = np.full((1, 5, 5), 0.2)
+    answer = Answer("x", "", -1.0, (AttentionMap("encoder", tokens, tokens, weights),))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    assert page.texts("rows") == [*tokens]  # as they are copied
+    script = "return [...document.querySelectorAll('#rows [role=option]')].map(c => c.querySelectorAll('.mark').length)"
+    assert page.run(script) == [1, 0, 2, 1, 1]

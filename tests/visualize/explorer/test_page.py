@@ -55,7 +55,7 @@ def test_picking_another_example_shows_its_tokens(driver: WebDriver, tmp_path: P
     page = Page(driver, save_page([LAYERS, DATE], tmp_path / "page.html"))
     page.tokens("examples")[1].click()
     assert page.text("heading") == f"{SOURCE} → {TEXT}"
-    assert "score −0.25" in page.text("meta")
+    assert "length-normalized log-probability −0.25" in page.text("meta")
     assert "out of vocabulary: “ä”" in page.text("meta")
     assert len(page.tokens("cols")) == len(SOURCE)
 
@@ -206,7 +206,7 @@ def wait_for(folder: Path, files: int) -> None:
     WebDriverWait(None, 10).until(complete)
 
 
-@pytest.mark.parametrize("view", ["matrix", "lines", "model"])
+@pytest.mark.parametrize("view", ["matrix", "lines", "model", "matrix&embed=1"])
 def test_a_phone_shows_the_page_without_sideways_scrolling(driver: WebDriver, tmp_path: Path, view: str) -> None:
     narrow(driver, 390)
     try:

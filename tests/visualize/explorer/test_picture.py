@@ -120,3 +120,45 @@ def test_rollout_is_the_product_of_the_layers_over_an_image_of_its_own_aspect_ra
     assert size["width"] / size["height"] == pytest.approx(8 / 16, abs=0.05)  # of the file, not of the model's input
     best = 1 + int(np.argmax(mixed[0, 1:]))
     assert f"“{PATCHES[best - 1]}” {mixed[0, best]:.4f}" in page.text("readout")
+
+
+def test_an_image_is_shown_at_its_own_resolution(driver: WebDriver, tmp_path: Path) -> None:
+    config = ViTConfig(channels=3, height=8, width=8, patch=4, dim=16, heads=2, layers=1, ffn_dim=32, classes=3)
+    pixels = np.zeros((300, 450, 3), dtype=np.uint8)
+    pixels[:, 224:226] = 255  # a line of two pixels, which the model's input of 8 x 8 pixels does not have
+    Image.fromarray(pixels).save(tmp_path / "line.png")
+    answer = PictureProbe(ViT(config).eval())(tmp_path / "line.png")
+    assert answer.pixels.shape == (300, 450, 3)
+    driver.get_log("browser")
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    script = """
+        const canvas = document.querySelector("#original"), context = canvas.getContext("2d");
+        const { data } = context.getImageData(0, canvas.height / 4, canvas.width, 1);
+        return [...Array(canvas.width).keys()].filter(x => data[4 * x + 1] > 128).map(x => x / canvas.width);
+    """
+    bright = page.run(script)
+    assert 1 <= len(bright) <= 6
+    assert all(abs(x - 0.5) < 0.01 for x in bright)
+    total = sum(percent for _, percent in page.candidates())
+    assert (len(page.candidates()), total) == (3, pytest.approx(100, abs=0.02))
+    assert page.complaints() == []
+
+
+def test_the_input_has_its_colours_and_the_attention_is_over_grey(driver: WebDriver, tmp_path: Path) -> None:
+    pixels = np.tile(np.array([200, 60, 20], dtype=np.uint8), (8, 12, 1))
+    weights = np.zeros((1, 8, 7))
+    weights[:, :, 0] = 1.0  # nothing on the patches
+    rows = ("[class]", *PATCHES, "[mean]")
+    maps = (AttentionMap("encoder.0", rows, rows[:-1], weights),)
+    answer = PictureAnswer("red.png", "cat", -0.1, maps, pixels=pixels, grid=(2, 3))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    script = """
+        return ["#original", "#patches"].map(selector => {
+          const canvas = document.querySelector(selector);
+          return [...canvas.getContext("2d").getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data].slice(0, 3);
+        });
+    """
+    colour, grey = page.run(script)
+    assert colour == [200, 60, 20]
+    assert len(set(grey)) == 1
+    assert 60 < grey[0] < 150  # as bright as the colour

@@ -3,12 +3,13 @@
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from qkv.pipelines.output import Answer
+from qkv.pipelines.output import Answer, Candidate, Prediction
 from qkv.visualize.explorer import build_payload, served_page
 from tests.visualize.explorer.browser import HOSTILE, Keys, Page, WebDriver, WebDriverWait, attention
 
@@ -39,6 +40,10 @@ class Handler(BaseHTTPRequestHandler):
         reading = [list(range(len(body["input"])))] * 2
         maps = tuple(attention(f"decoder.{i}.cross", body["input"], body["input"], reading) for i in range(2))
         answer = Answer(body["input"], text, -1.0, maps)
+        if body["input"].startswith("class"):
+            p = 0.9 - 0.2 * len(body["options"]["ablate"])
+            labels = (Candidate("good", p), Candidate("bad", 1 - p))
+            answer = replace(answer, text="good", predictions=(Prediction("", labels),))
         self.reply(200, json.dumps(build_payload([answer], model=body["model"])).encode())
 
     def reply(self, status: int, body: bytes, kind: str = "application/json") -> None:
@@ -152,3 +157,17 @@ def test_a_server_with_a_key_asks_for_it(driver: WebDriver, server: Server) -> N
     page.until("heading", "ab → AB")
     assert "secret" not in page.run("return location.href")
     page.complaints()
+
+
+def test_probabilities_of_a_classifier_without_and_with_a_head(driver: WebDriver, server: Server) -> None:
+    driver.get_log("browser")
+    page = ServedPage(driver, server, "#input=class&head=1")
+    page.until("heading", "good")
+    assert page.candidates() == [("good", 90.0), ("bad", 10.0)]
+    page.one("#ablate").click()
+    page.until("server-status", "With them")
+    assert page.text("server-status") == (
+        "Without the changes: good 90.00 %, bad 10.00 %. With them: good 70.00 %, bad 30.00 %"
+    )
+    assert page.candidates() == [("good", 70.0), ("bad", 30.0)]
+    assert page.complaints() == []

@@ -12,7 +12,7 @@ import typer
 from qkv.cli import options
 from qkv.cli.commands.sweep import data_folder, parse_factors, run_sweep
 from qkv.cli.commands.train import Force
-from qkv.cli.console import info, note, on_terminal, result, result_json, result_rich, results_to
+from qkv.cli.console import command_line, info, note, on_terminal, result, result_json, result_rich, results_to
 from qkv.errors import InputError
 from qkv.runtime.cluster import WorkerOptions
 from qkv.runtime.files import check_output_file
@@ -136,7 +136,9 @@ def _compare_runs(
     elif split is not None:
         raise InputError("--split requires --by-length")
     if not json and output is not None and output.suffix.lower() == ".html":
-        result(str(save_comparison(output, "Comparison of runs", run_table.sections(run_table.run_tables(runs)))))
+        facts = {"Runs": ", ".join(map(str, runs)), "Command": command_line()}
+        sections = run_table.sections(run_table.run_tables(runs))
+        result(str(save_comparison(output, "Comparison of runs", sections, facts)))
         return
     if not json and on_terminal() and output is None:
         result_rich(run_table.terminal(run_table.run_tables(runs)))

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv import __version__
 from qkv.cli import options
 from qkv.cli.console import command_line, info, note, progress_bar, result, result_json
 from qkv.errors import InputError
@@ -78,8 +77,7 @@ def evaluate(
             suffix = "" if record.finished else f" (training is not finished: step {record.steps:,})"
             info(f"recorded in {run / 'results.jsonl'}{suffix}")
     if page is not None:
-        command = f"{command_line()} (qkv {__version__})"
-        result(str(save_evaluations(results, page, str(run), command)))
+        result(str(save_evaluations(results, page, str(run), command_line())))
 
 
 def _evaluate(session: "EvaluationSession", split: str) -> "Evaluation":

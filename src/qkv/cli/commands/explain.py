@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.console import info, note, progress_bar, result, result_json, result_rich, results_to
+from qkv.cli.console import command_line, info, note, progress_bar, result, result_json, result_rich, results_to
 from qkv.errors import InputError
 from qkv.runtime.text import printable
 
@@ -155,9 +155,10 @@ def _explain_input(
         for explanation in explanations:
             _ = explanation.faithfulness  # measured on first access, before any output is written
     if page is not None:  # before the results, whose reader may close the pipe
-        from qkv.visualize.pages.explanation_page import save_explanations
+        from qkv.visualize.explorer import explanation_answer, save_page
 
-        page = save_explanations(explanations, page, source)
+        answer, title = explanation_answer(explanations, source), f"Explanation of {run}"
+        page = save_page([answer], page, title=title, model=str(run), command=command_line())
     with results_to(output):
         if json:
             for explanation in explanations:

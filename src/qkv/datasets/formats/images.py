@@ -26,6 +26,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")  
 MAX_PIXELS = 2**26  # a small file can declare any size
 MAX_SIDE = 2**16  # the decoders allocate memory for each row
 MAX_BYTES = 2**28
+MAX_SHOWN_SIDE = 1600  # pixels of the longer side of an image for display
+MAX_SHOWN_BYTES = 2**28  # of all images of a call, for display
 MAX_SCANS = 2**8  # of a progressive JPEG, each a pass over all pixels; encoders write about 10
 ROWS = 2**10  # converted at once
 MODES_16_BIT = ("I", "I;16", "I;16B", "I;16L", "I;16N")  # grayscale
@@ -73,18 +75,30 @@ def parse_idx(data: bytes, where: str, dimensions: int) -> UInt8[ndarray, "..."]
 
 def read_image(path: Path, channels: int, height: int, width: int) -> UInt8[ndarray, "channels height width"]:
     """Read an image, rotated according to EXIF, resized, with transparent pixels on white."""
-    return read_image_and_aspect(path, channels, height, width)[0]
+    return resize_image(_open_image(path, channels), height, width)
 
 
-def read_image_and_aspect(
-    path: Path, channels: int, height: int, width: int
-) -> tuple[UInt8[ndarray, "channels height width"], float]:
-    """Read an image as `read_image` does; also return its width divided by its height before it was resized."""
+def read_image_for_display(
+    path: Path, channels: int, height: int, width: int, count: int
+) -> tuple[UInt8[ndarray, "channels height width"], UInt8[ndarray, "rows columns colours"]]:
+    """Read an image as `read_image` does; also return it for display, one of `count` images."""
+    image = _open_image(path, channels)
+    return resize_image(image, height, width), pixels_for_display(image, count)
+
+
+def pixels_for_display(image: Image.Image, count: int) -> UInt8[ndarray, "rows columns colours"]:
+    """Return an image at its own resolution, reduced only if it is large for one of `count` images in memory."""
+    side = min(MAX_SHOWN_SIDE, math.isqrt(MAX_SHOWN_BYTES // (3 * max(1, count))))
+    shown = image.convert("RGB")
+    shown.thumbnail((side, side))
+    return np.asarray(shown)
+
+
+def _open_image(path: Path, channels: int) -> Image.Image:
     if channels not in (1, 3):
         raise InputError(f"{path}: images have one channel (grayscale) or three (RGB), but this model has {channels}")
     with open_regular(path) as file:
-        image = decode_image(file, str(path), "L" if channels == 1 else "RGB")
-    return resize_image(image, height, width), image.width / image.height
+        return decode_image(file, str(path), "L" if channels == 1 else "RGB")
 
 
 def read_images(

@@ -30,23 +30,30 @@ kept in the address, and `pointed`, the { row, column } under the pointer. `stat
 keys, whose values are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe`),
 weights.js (`planeOf`, `thumbnail`, `paint`), colour.js (`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js
 (`heatMap` with pan and zoom, `heatMapFigure`), timeline.js (`timeline`: heat maps over one time axis), matching.js
-(`matching`: equal tokens of two texts), heads.js (`headStrip`), image.js (`drawImage`, `drawOverlay`), text.js
-(`visible`, `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`, `button`). All data is inserted as text, never
-as markup; inline event handlers, style attributes in markup, outside requests, eval and images from addresses are
-blocked by the page's policy (draw images on a canvas).
+(`matching`: equal tokens of two texts), heads.js (`headStrip`), candidates.js (`candidateBar`, `percent`), image.js
+(`drawImage`, `drawOverlay`), text.js (`visible`, `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`,
+`button`). All data is inserted as text, never as markup; inline event handlers, style attributes in markup, outside
+requests, eval and images from addresses are blocked by the page's policy (draw images on a canvas).
 
 The payload, format "qkv-attention", version 1:
 
     format, version, qkv (version), title, model, command, view (the one shown first; "" for any)
-    ramps        {light, dark}: colours of the scale
+    ramps        {light, dark}: colours of the scale; negative_ramps: those of negative scores
     notes        sentences on precision and completeness
     examples     [example]
     server       {endpoint, models}, of a served page only
 
-    example      model, source, text, score (null if undefined), score_name, unknown (tokens), notes (sentences),
-                 texts (distinct token sequences), special (display text of special tokens), maps,
-                 picture ({kind: "patches" or "caption", height, width, grid, pixels} or null), beams (or null),
-                 generation (or null), operators (heads), document, audio and memory (or null)
+    example      model, source, text, score (null if undefined, or if there are predictions), score_name, predictions,
+                 unknown (tokens), notes (sentences), texts (distinct token sequences), special (display text of
+                 special tokens), maps, picture ({kind: "patches", "caption" or "explanation", grid, and an image} or
+                 null), beams (or null), generation (or null), operators (heads), document, audio, memory, episode and
+                 explanation (or null)
+    predictions  [{part (a word, "mask 1", "" for the whole input), candidates [[text, probability]], the first ones}]
+    image        height, width, type, values: base64 of a PNG or JPEG file
+    episode      images, the support set and then the query, their classes, and the predicted class
+    explanation  unit, units, outputs [[text, probability]], methods [{name, scores: a matrix [outputs, units] as in
+                 operators, faithfulness: AOPC of comprehensiveness and of sufficiency, or null}]; the units of an
+                 example with a picture are the cells of its grid
     document     sentences [{weight, words, weights of the words in the sentence}]
     audio        start, end, frame and column (seconds of a frame of the spectrogram and of a column of the maps),
                  shape [frames, bands], low, high, values: base64 of bytes, from low (0) to high (255)
@@ -72,8 +79,9 @@ notes say so.
 """
 
 from qkv.visualize.explorer.document_part import document_answer
+from qkv.visualize.explorer.explanation_part import explanation_answer
 from qkv.visualize.explorer.memory_part import memory_answer
 from qkv.visualize.explorer.page import save_page, served_page
 from qkv.visualize.explorer.payload import build_payload
 
-__all__ = ["build_payload", "document_answer", "memory_answer", "save_page", "served_page"]
+__all__ = ["build_payload", "document_answer", "explanation_answer", "memory_answer", "save_page", "served_page"]

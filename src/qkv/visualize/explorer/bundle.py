@@ -5,6 +5,7 @@ import hashlib
 import html
 import posixpath
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
@@ -14,11 +15,16 @@ _EXPORT = re.compile(r"^export (async function|function|const|class) (\w+)", re.
 
 def render(title: str, data: str, *, served: bool = False) -> str:
     """Return the page with `data`, JSON that is safe inside a script element; a served page may call its server."""
-    style, script = _read("style.css"), bundle("app.js")
+    style, script = stylesheet(), bundle("app.js")
     parts = {"title": html.escape(title), "data": data, "style": style, "script": script}
-    parts["policy"] = _policy(style, script, served=served)
+    parts["policy"] = content_policy([style], [script], served=served)
     # A single pass, so that placeholders inside tokens or the title are not expanded.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("shell.html"))
+
+
+def stylesheet() -> str:
+    """Return the style of the explorer, which reports share."""
+    return _read("style.css")
 
 
 @cache
@@ -54,9 +60,13 @@ def _read(path: str) -> str:
     return resources.files("qkv.visualize.explorer").joinpath("app", *path.split("/")).read_text(encoding="utf-8")
 
 
-def _policy(style: str, script: str, *, served: bool) -> str:
-    """Return a Content-Security-Policy that allows only the page's own style and script, and its own server."""
-    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
-    sources = [f"{kind}-src 'sha256-{digest}'" for kind, digest in zip(("style", "script"), hashes, strict=True)]
-    connect = ["connect-src 'self'"] if served else []
-    return "; ".join(["default-src 'none'", *sources, *connect, "base-uri 'none'", "form-action 'none'"])
+def content_policy(
+    styles: Sequence[str], scripts: Sequence[str] = (), *, served: bool = False, pictures: bool = False
+) -> str:
+    """Return a Content-Security-Policy: only these styles and scripts, the own server, and images that are inline."""
+    allowed = ["default-src 'none'"]
+    for kind, texts in (("style", styles), ("script", scripts)):
+        digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+        allowed += [" ".join([f"{kind}-src", *(f"'sha256-{digest}'" for digest in digests)])] * bool(texts)
+    allowed += ["connect-src 'self'"] * served + ["img-src data:"] * pictures
+    return "; ".join([*allowed, "base-uri 'none'", "form-action 'none'"])

@@ -5,21 +5,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from qkv.interpret.document_probe import WeightedDocument
-from qkv.pipelines.output import Answer
+from qkv.pipelines.output import Answer, Candidate, Prediction
 
 _DECIMALS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentAnswer(Answer):
-    """A document as an answer of the explorer: its text, its label and the log-probability of the label."""
+    """A document as an answer of the explorer: its text and its label."""
 
     document: WeightedDocument
 
 
 def document_answer(document: WeightedDocument) -> DocumentAnswer:
     """Return a document as an answer."""
-    return DocumentAnswer(document.text, document.label, math.log(max(document.score, 1e-30)), document=document)
+    candidates = tuple(Candidate(*pair) for pair in document.probabilities.items())
+    predictions = (Prediction("", candidates),)
+    return DocumentAnswer(document.text, document.label, math.nan, predictions=predictions, document=document)
 
 
 def document_part(answer: DocumentAnswer) -> dict[str, Any]:
@@ -36,8 +38,6 @@ def document_part(answer: DocumentAnswer) -> dict[str, Any]:
 
 
 def document_notes(answer: DocumentAnswer) -> list[str]:
-    """Return the probabilities of the other labels, and how much of the document was cut off."""
-    others = list(answer.document.probabilities.items())[1:]
+    """Return how much of the document was cut off."""
     truncated = answer.document.left_out
-    notes = [f"{label} {probability:.3g}" for label, probability in others]
-    return [*notes, *[f"{truncated} more sentence(s) truncated"] * bool(truncated)]
+    return [f"{truncated} more sentence(s) truncated"] * bool(truncated)

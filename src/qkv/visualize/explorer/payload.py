@@ -1,6 +1,5 @@
 """The payload of the explorer: answers with their attention as one JSON value (see the package's docstring)."""
 
-import base64
 import json
 import math
 from collections.abc import Sequence
@@ -10,20 +9,22 @@ from typing import Any
 from qkv import __version__
 from qkv.interpret.attention_probe import TextAnswer
 from qkv.interpret.beam_probe import SearchedAnswer
+from qkv.interpret.episode_probe import EpisodeAnswer
 from qkv.interpret.image_probe import PictureAnswer
 from qkv.pipelines.captioner import Caption
 from qkv.pipelines.output import Answer, AttentionMaps
 from qkv.pipelines.recognizer import Segment
-from qkv.visualize.colormap import ON_DARK, ON_LIGHT
+from qkv.visualize.colormap import NEGATIVE_ON_DARK, NEGATIVE_ON_LIGHT, ON_DARK, ON_LIGHT
 from qkv.visualize.explorer.audio_part import audio_part
 from qkv.visualize.explorer.document_part import DocumentAnswer, document_notes, document_part
+from qkv.visualize.explorer.episode_part import episode_notes, episode_part
+from qkv.visualize.explorer.explanation_part import ExplanationAnswer, explained_picture, explanation_part
+from qkv.visualize.explorer.image_part import image_part
 from qkv.visualize.explorer.memory_part import MemoryAnswer, memory_part
 from qkv.visualize.explorer.packing import STEPS, Plan, pack, plan, shape_of
-from qkv.visualize.explorer.text_parts import generation_part, operator_part
-from qkv.visualize.image_overlay import resized
+from qkv.visualize.explorer.text_parts import generation_part, operator_part, prediction_part
 
 FORMAT, VERSION = "qkv-attention", 1
-SMALLEST_SIDE = 32  # of an image, in pixels
 MAX_BYTES = 14_500_000  # of a payload, so that a page is smaller than 15 MB
 # Characters that could end the script element, open a comment in it, or end a JavaScript line.
 _UNSAFE_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
@@ -64,6 +65,7 @@ def build_payload(
         "command": command,
         "view": "compare" if len(names) > 1 else "",
         "ramps": {"light": ON_LIGHT, "dark": ON_DARK},
+        "negative_ramps": {"light": NEGATIVE_ON_LIGHT, "dark": NEGATIVE_ON_DARK},
         "notes": _notes(fitting, answers, coverage),
         "examples": examples[: fitting.examples],
     }
@@ -89,7 +91,9 @@ def _example(answer: Answer, max_media_bytes: int = MAX_BYTES) -> dict[str, Any]
     # Most layers share their tokens: each distinct sequence is stored once and referenced by index.
     texts = list(dict.fromkeys(tokens for m in _maps(answer) for tokens in (m.rows, m.columns)))
     return {
-        "picture": _picture(answer, max_media_bytes) if isinstance(answer, PictureAnswer | Caption) else None,
+        "picture": _picture(answer, max_media_bytes),
+        "episode": episode_part(answer, max_media_bytes) if isinstance(answer, EpisodeAnswer) else None,
+        "explanation": explanation_part(answer) if isinstance(answer, ExplanationAnswer) else None,
         "audio": audio_part(answer, max_media_bytes) if isinstance(answer, Segment) else None,
         "document": document_part(answer) if isinstance(answer, DocumentAnswer) else None,
         "memory": memory_part(answer) if isinstance(answer, MemoryAnswer) else None,
@@ -98,10 +102,11 @@ def _example(answer: Answer, max_media_bytes: int = MAX_BYTES) -> dict[str, Any]
         "beams": _beams(answer) if isinstance(answer, SearchedAnswer) else None,
         "source": answer.source,
         "text": answer.text,
-        "score": _score(answer),
+        "score": answer.score if math.isfinite(answer.score) and not answer.predictions else None,
         "score_name": _score_name(answer),
+        "predictions": prediction_part(answer),
         "unknown": answer.unknown,
-        "notes": document_notes(answer) if isinstance(answer, DocumentAnswer) else [],
+        "notes": _notes_on(answer),
         "texts": texts,
         "special": [token for token in answer.special if any(token in tokens for tokens in texts)],
         "maps": [
@@ -110,17 +115,9 @@ def _example(answer: Answer, max_media_bytes: int = MAX_BYTES) -> dict[str, Any]
     }
 
 
-def _score(answer: Answer) -> float | None:
-    """Return the score to show, None if it is undefined: of an image or document the probability of its label."""
-    score = math.exp(answer.score) if isinstance(answer, PictureAnswer | DocumentAnswer) else answer.score
-    return score if math.isfinite(score) else None
-
-
 def _score_name(answer: Answer) -> str:
-    if isinstance(answer, PictureAnswer | DocumentAnswer):
-        return "probability"
-    generated = isinstance(answer, TextAnswer) and answer.prompt_tokens is not None
-    return "score" if answer.text and not generated else "mean log-probability of a token"
+    """Return what the score is: of a searched text it is normalized by its length (see `Answer.score`)."""
+    return "mean log-probability of a token" if isinstance(answer, TextAnswer) else "length-normalized log-probability"
 
 
 def _beams(answer: SearchedAnswer) -> dict[str, Any]:
@@ -133,20 +130,26 @@ def _beams(answer: SearchedAnswer) -> dict[str, Any]:
     return {"hypotheses": hypotheses, "leaves": answer.leaves, "nodes": nodes}
 
 
-def _picture(answer: PictureAnswer | Caption, max_bytes: int) -> dict[str, Any]:
-    """Return the pixels of an image, reduced to at most `max_bytes` of base64."""
-    height, width, _ = answer.pixels.shape
-    side = max(height, width)
-    reduced = min(side, max(SMALLEST_SIDE, int(side * math.sqrt(max_bytes / (4 * height * width)))))
-    image = resized(answer.pixels, reduced, answer.aspect)
+def _notes_on(answer: Answer) -> list[str]:
+    """Return sentences on an example."""
+    if isinstance(answer, DocumentAnswer):
+        return document_notes(answer)
+    return episode_notes(answer) if isinstance(answer, EpisodeAnswer) else []
+
+
+def _picture(answer: Answer, max_bytes: int) -> dict[str, Any] | None:
+    """Return an image of at most `max_bytes` of base64, and the grid of its cells that the model attends to."""
+    if isinstance(answer, ExplanationAnswer):
+        return explained_picture(answer, max_bytes)
+    if not isinstance(answer, PictureAnswer | Caption):
+        return None
     kind = "caption" if isinstance(answer, Caption) else "patches"
-    pixels = base64.b64encode(image.tobytes()).decode()
-    return {"kind": kind, "height": image.height, "width": image.width, "grid": answer.grid, "pixels": pixels}
+    return {"kind": kind, "grid": answer.grid, **image_part(answer.pixels, max_bytes)}
 
 
 def _notes(fitting: Plan, answers: Sequence[Answer], coverage: Sequence[float]) -> list[str]:
     """Return sentences on how exact and complete the weights are."""
-    notes = [f"Weights are stored in steps of 1/{STEPS} (0.000015) and shown to four decimals."]
+    notes = [f"Weights are stored in steps of 1/{STEPS} (0.000015) and shown to four decimals."] * bool(coverage)
     if fitting.k is not None and any(share < 1 for share in coverage):
         share = sum(coverage) / len(coverage)
         notes.append(

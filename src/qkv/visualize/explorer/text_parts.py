@@ -1,13 +1,16 @@
-"""Parts of the payload for texts: the next tokens of a language model, and the operands of attention in some heads."""
+"""Parts of the payload for predictions, for the next tokens of a language model, and for the operands of attention."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qkv.interpret.attention_probe import TextAnswer
+from qkv.pipelines.output import Answer, Candidate
 from qkv.visualize.explorer.packing import pack_matrix
 
 _DECIMALS = 6  # of probabilities
+_CANDIDATES = 10  # of a prediction
 
 
 def generation_part(answer: TextAnswer) -> dict[str, Any] | None:
@@ -16,13 +19,25 @@ def generation_part(answer: TextAnswer) -> dict[str, Any] | None:
         return None
     steps = [
         {
-            "candidates": [[each.token, round(each.probability, _DECIMALS)] for each in step.candidates],
+            "candidates": pack_candidates(step.candidates),
             "probability": None if step.probability is None else round(step.probability, _DECIMALS),
             "rank": step.rank,
         }
         for step in answer.next_tokens
     ]
     return {"prompt": answer.prompt_tokens, "steps": steps}
+
+
+def prediction_part(answer: Answer) -> list[dict[str, Any]]:
+    """Return the most probable candidates of each prediction."""
+    return [
+        {"part": each.part, "candidates": pack_candidates(each.candidates[:_CANDIDATES])} for each in answer.predictions
+    ]
+
+
+def pack_candidates(candidates: Sequence[Candidate]) -> list[list[str | float]]:
+    """Return pairs of a text and its probability."""
+    return [[each.text, round(each.probability, _DECIMALS)] for each in candidates]
 
 
 def operator_part(answer: TextAnswer) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from qkv.visualize.notebook.html import (
     paragraph,
     picture,
     strong,
+    table,
     text,
     tiles,
     to_html,
@@ -41,7 +42,14 @@ def _header(answer: Answer) -> str:
 
 
 def _score(answer: Answer) -> str:
-    return paragraph(f"score {answer.score:.4g}", quiet=True)
+    """Return the probabilities of an answer's predictions, or its score."""
+    if not answer.predictions:
+        return paragraph(f"score {answer.score:.4g}", quiet=True)
+    first, *others = answer.predictions
+    if not others:
+        return bars(first.candidates[:MAX_LABELS])
+    rows = [(part, candidates[0].text, f"{candidates[0].probability:.1%}") for part, candidates in answer.predictions]
+    return table(["", "prediction", "probability"], rows, (0, 1))
 
 
 @to_html.register
@@ -117,10 +125,9 @@ def _(result: Parse) -> str:
 @to_html.register
 def _(result: StoryAnswer) -> str:
     hops = result.attention[0]
-    probabilities = bars(list(result.probabilities.items())[:MAX_LABELS])
     header = paragraph(text(result.question), " → ", strong(result.text))
     weights = pick_head(hops, None).T
-    return fragment(header, heat_map(result.sentences, hops.rows, weights), probabilities)
+    return fragment(header, heat_map(result.sentences, hops.rows, weights), _score(result))
 
 
 @to_html.register

@@ -6,7 +6,7 @@ from html import escape
 from qkv.metrics.class_metrics import Calibration, ClassTable, ConfusionMatrix
 from qkv.tasks.base.evaluation import Evaluation
 from qkv.training.run import Run
-from qkv.visualize.notebook.html import fragment, paragraph, rgba, shade, strong, table, text, to_html
+from qkv.visualize.notebook.html import fragment, paragraph, rgba, shade, strong, table, text, to_html, wide
 
 MAX_LABELS = 30  # of a drawn confusion matrix; of more labels, the most frequent confusions are listed
 MAX_CONFUSIONS, MAX_MISTAKES = 20, 5
@@ -80,7 +80,7 @@ def confusion_html(matrix: ConfusionMatrix) -> str:
         rows.append(f"<tr><th>{text(label)}</th>{cells}</tr>")
     note = paragraph("rows: references, columns: predictions; shaded by the share of the row", quiet=True)
     grid = f'<table class="map counts"><thead><tr><th></th>{header}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    return heading("confusion matrix") + grid + note
+    return heading("confusion matrix") + wide(grid) + note
 
 
 def calibration_html(calibration: Calibration) -> str:

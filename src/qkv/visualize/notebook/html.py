@@ -16,13 +16,14 @@ from qkv.runtime.text import escape_controls
 from qkv.visualize.glyphs import clipped, visible
 from qkv.visualize.image_overlay import data_url
 
-COLOUR = (61, 107, 255)  # of shaded cells, as in attention_page.html
+COLOUR = (61, 107, 255)  # of shaded cells, as SHADE in explorer/app/image.js
 TEXT_ALPHA = 0.5  # of the darkest shade behind text, which stays readable on it in both themes
 SHADES = 20  # classes s0 to s20 of backgrounds behind text
 RULES = """
 .qkv { line-height: 1.4; overflow-x: auto; }
 .qkv p { margin: 0.3em 0; }
 .qkv .quiet { opacity: 0.65; font-size: 0.9em; }
+.qkv .wide { overflow-x: auto; }
 .qkv table { border-collapse: collapse; border: 0; margin: 0.4em 0; font-size: 0.9em; table-layout: auto; }
 .qkv tr, .qkv tbody tr:nth-child(odd), .qkv tbody tr:hover { background: none !important; }
 .qkv th, .qkv td { border: 0; padding: 0.15em 0.6em 0.15em 0; text-align: right; vertical-align: middle;
@@ -103,7 +104,12 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], text_columns: S
 
     head = f"<thead><tr>{line('th', headers)}</tr></thead>" if headers else ""
     body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
-    return f"<table>{head}<tbody>{body}</tbody></table>"
+    return wide(f"<table>{head}<tbody>{body}</tbody></table>")
+
+
+def wide(table: str) -> str:
+    """Return a table that scrolls sideways if it does not fit."""
+    return f'<div class="wide">{table}</div>'
 
 
 def bars(values: Iterable[tuple[str, float]]) -> str:

@@ -1,1 +1,1 @@
-"""HTML pages, each a template and the function that fills it."""
+"""Reports as HTML pages without scripts in the style of the explorer: evaluations and comparisons of runs."""

@@ -1,6 +1,5 @@
 """HTML page of evaluations: metrics, scores of each class, confusions, calibration and worst examples, in one file."""
 
-import html
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,17 +7,18 @@ from pathlib import Path
 from qkv.tasks.base.evaluation import MAX_MISTAKES, Evaluation
 from qkv.visualize.notebook.evaluations import evaluation_html
 from qkv.visualize.notebook.html import rules
-from qkv.visualize.pages.template import write_page
+from qkv.visualize.pages.report import escaped, save_report
 
 
 def save_evaluations(
     evaluations: Sequence[Evaluation], path: str | os.PathLike[str], model: str, command: str = ""
 ) -> Path:
-    """Write the evaluations of a model as one self-contained HTML file without scripts, with the command at the top."""
+    """Write the evaluations of a model as one self-contained HTML file without scripts."""
     sections = "".join(
-        f'<section class="qkv"><h2>{html.escape(evaluation.split)}</h2>{evaluation_html(evaluation, MAX_MISTAKES)}'
+        f'<section class="qkv"><h2>{escaped(evaluation.split)}</h2>{evaluation_html(evaluation, MAX_MISTAKES)}'
         f"</section>\n"
         for evaluation in evaluations
     )
-    parts = {"sections": sections, "meta": html.escape(command)}
-    return write_page(path, "evaluation_page.html", f"Evaluation of {model}", parts, style={"rules": rules()})
+    splits = ", ".join(evaluation.split for evaluation in evaluations)
+    facts = {"Model": model, "Data": splits, "Command": command}
+    return save_report(path, f"Evaluation of {model}", sections, facts, style=rules())

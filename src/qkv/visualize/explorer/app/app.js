@@ -1,12 +1,14 @@
 // The application: header, examples, tabs of views, controls, export and footer.
 
+import { scoreText } from "./candidates.js";
 import { current, exampleOf, isDark, onSystemTheme, themeColours } from "./context.js";
 import { button, byId, element, listbox, mark, option, select } from "./dom.js";
 import { download, toCanvas, toSvg } from "./export.js";
 import { headName } from "./heads.js";
+import { showPredictions } from "./predictions.js";
 import { serverForm } from "./server.js";
 import { createState } from "./state.js";
-import { clipped, LONGEST_TOKEN, quoted, visible } from "./text.js";
+import { clipped, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
 import { VIEWS } from "./views/index.js";
 
 const payload = JSON.parse(byId("data").textContent), state = createState();
@@ -69,11 +71,11 @@ function showExample() {
   byId("meta").textContent = [
     severalModels() ? clipped(example.model) : "",
     example.maps.length === 1 ? clipped(example.maps[0].layer, LONGEST_TOKEN) : "",
-    example.score === null ? ""
-      : `${example.score_name} ${Number(example.score.toPrecision(3)).toString().replace("-", "−")}`,
+    example.predictions.length ? "" : scoreText(example),
     example.unknown.length ? clipped(`out of vocabulary: ${example.unknown.map(quoted).join(" ")}`) : "",
     ...example.notes,
   ].filter(Boolean).join(" · ");
+  showPredictions(byId("predictions"), payload, state);
 }
 
 /** Why there is nothing to show, or "". */
@@ -127,6 +129,7 @@ function showControls(view) {
 function update(changed) {
   if (changed.has("theme")) showTheme();
   if (changed.has("example") && payload.examples.length) showExample();
+  else if (changed.has("part") && payload.examples.length) showPredictions(byId("predictions"), payload, state);
   const accepted = payload.examples.length ? VIEWS.filter(view => view.accepts(payload, state)) : [];
   const wanted = preferred(accepted);
   if (!shown || changed.has("example") || wanted !== shown.view || !shown.handle?.update) return show();
@@ -149,7 +152,7 @@ function captioned(figure) {
   const { example, map, head } = current(payload, state), controls = shown.view.controls ?? [];
   const which = controls.includes("layer") ? [map.layer, map.heads > 1 ? headName(head) : ""] : [shown.view.label];
   const text = [payload.model, ...which, clipped(example.source, 80)].filter(Boolean)
-    .map(part => part.split(" ").map(word => word && visible(word)).join(" ")).join(" · ");
+    .map(part => visible(part, LONGEST_TEXT)).join(" · ");
   const caption = { type: "text", x: 8, y: figure.height + 8, text, size: 11, anchor: "start",
     fill: themeColours(payload, state).ink };
   return { width: Math.max(figure.width, 16 + 6.5 * text.length), height: figure.height + 22,
@@ -157,7 +160,7 @@ function captioned(figure) {
 }
 
 function listen() {
-  const choose = example => state.set({ example, row: null, column: null, pointed: null });
+  const choose = example => state.set({ example, part: "", row: null, column: null, pointed: null });
   listbox(byId("examples"), { chosen: choose });
   byId("examples").addEventListener("focusin", event => choose(Number(event.target.dataset.index)));
   byId("filter").addEventListener("input", event => {

@@ -7,9 +7,10 @@ export const WINDOW = 400; // tokens shown at a time
 
 /**
  * Create a labelled group of tokens: `fill(tokens, indices)`, `shade(weightOf, scale)`, `select(index, pinned)`.
- * `point(index)` is called for hover and focus, `pinned(index)` for a click or Enter.
+ * `point(index)` is called for hover and focus, `pinned(index)` for a click or Enter; `spell(token)` makes the nodes of
+ * a token.
  */
-export function tokenChips(container, { id, point, pinned, leave }) {
+export function tokenChips(container, { id, point, pinned, leave, spell = spelled }) {
   const heading = element("span", "", { className: "label", id: `${id}-label` });
   const pager = element("span", "", { className: "pager", hidden: true });
   const group = element("div", "", { className: "tokens", id, role: "listbox" });
@@ -25,7 +26,7 @@ export function tokenChips(container, { id, point, pinned, leave }) {
     const key = `${chips.first} ${chips.key}`;
     if (key === chips.filled) return;
     chips.filled = key;
-    fillGroup(group, chips.tokens, chips.all.slice(chips.first, chips.first + WINDOW));
+    fillGroup(group, chips.tokens, chips.all.slice(chips.first, chips.first + WINDOW), spell);
     const last = Math.min(chips.first + WINDOW, chips.all.length);
     pager.hidden = chips.all.length <= WINDOW;
     pager.replaceChildren(button("‹", () => { turn(chips.first - WINDOW); shade(); }, { ariaLabel: "Previous tokens" }),
@@ -62,11 +63,11 @@ export function tokenChips(container, { id, point, pinned, leave }) {
   };
 }
 
-function fillGroup(group, tokens, indices) {
+function fillGroup(group, tokens, indices, spell) {
   // Separate words by spaces, so that a copied row is readable; characters include their own spaces.
   const words = !areCharacters(indices.map(i => tokens[i]));
   group.replaceChildren(...indices.flatMap(i => {
-    const token = tokens[i], cell = option(i, ...spelled(token));
+    const token = tokens[i], cell = option(i, ...spell(token));
     cell.dir = "auto";
     if (!token.trim()) cell.ariaLabel = token ? "space" : "nothing";
     if (token.length > LONGEST_TOKEN) cell.title = `${token.length} characters: ${visible(token, LONGEST_TITLE)}`;
@@ -74,14 +75,14 @@ function fillGroup(group, tokens, indices) {
   }));
 }
 
-/** Shade tokens by weight, with the weight under each token where it is not small. */
+/** Shade tokens by weight or score, with the number under each token where it is not small. */
 function light(group, weightOf, scale) {
   const cells = [...group.children], values = cells.map(cell => weightOf ? weightOf(Number(cell.dataset.index)) : 0);
-  const peak = values.reduce((a, b) => Math.max(a, b), 0);
+  const peak = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
   cells.forEach((cell, n) => {
     const { css, text } = scale.colour(values[n]);
     cell.style.background = weightOf ? css : "";
     cell.style.color = weightOf ? text : "";
-    cell.dataset.weight = values[n] >= Math.max(0.005, peak / 20) ? brief(values[n]) : "";
+    cell.dataset.weight = Math.abs(values[n]) >= Math.max(0.005, peak / 20) ? brief(values[n]) : "";
   });
 }

@@ -36,21 +36,32 @@ export function colourScale(ramp, peak, curve) {
   let packed = null;
   const lut = () => packed ??= Uint32Array.from({ length: STEPS + 1 }, (_, step) => colour(step / STEPS).packed);
   const key = `${ramp[0]} ${top} ${power}`;
-  return { colour, lut, peak: top, power, curve, key };
+  return { colour, lut, low: 0, peak: top, power, curve, key, name: "Weight" };
 }
+
+/** A colour scale of scores: from -peak, in another hue, if some are negative. */
+export function signedScale({ ramp, negative }, peak, hasNegative, curve) {
+  const [positive, opposite] = [ramp, negative].map(each => colourScale(each, peak, curve));
+  return { ...positive, name: "Score", low: hasNegative ? -positive.peak : 0,
+    colour: score => score < 0 ? opposite.colour(-score) : positive.colour(score) };
+}
+
+/** A number of a legend. */
+const tick = value => value === 0 ? "0"
+  : (Math.abs(value) >= 0.01 ? value.toFixed(2) : Math.abs(value) >= 0.001 ? value.toPrecision(2)
+    : value.toExponential(1)).replaceAll("-", "−");
 
 /** A legend: the gradient with the weights at five positions, and a note on what the scale covers. */
 export function legend(scale, note) {
   const gradient = element("span", "", { className: "gradient" });
-  const stops = Array.from({ length: 17 }, (_, i) => scale.colour(scale.peak * (i / 16) ** (1 / scale.power)).css);
+  const from = scale.low < 0 ? -1 : 0; // positions of the legend are shares of the peak
+  const valueAt = share => Math.sign(share) * scale.peak * Math.abs(share) ** (1 / scale.power);
+  const stops = Array.from({ length: 17 }, (_, i) => scale.colour(valueAt(from + (1 - from) * i / 16)).css);
   gradient.style.background = `linear-gradient(90deg, ${stops})`;
   const ticks = element("span", "", { className: "ticks" });
-  for (const at of [0, 0.25, 0.5, 0.75, 1]) {
-    const weight = scale.peak * at ** (1 / scale.power);
-    ticks.append(element("span", weight === 0 ? "0" : weight >= 0.01 ? weight.toFixed(2) : weight.toPrecision(2)));
-  }
+  for (const at of [0, 0.25, 0.5, 0.75, 1]) ticks.append(element("span", tick(valueAt(from + (1 - from) * at))));
   const bar = element("span", "", { className: "bar" }, gradient, ticks);
-  const curve = scale.curve === "root" ? "colour by the square root of the weight" : "";
-  return element("div", "", { className: "legend" }, element("span", "Weight"), bar,
+  const curve = scale.curve === "root" ? `colour by the square root of the ${scale.name.toLowerCase()}` : "";
+  return element("div", "", { className: "legend" }, element("span", scale.name), bar,
     element("span", [note, curve].filter(Boolean).join("; "), { className: "note" }));
 }

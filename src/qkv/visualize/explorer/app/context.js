@@ -23,10 +23,12 @@ export function current(payload, state) {
   return { example, map, head: map?.heads === 1 ? 0 : head };
 }
 
-/** Colours of the theme: `ramp`, and the page's `ink` and `paper`. */
+/** Colours of the theme: `ramp`, `negative` for negative scores, and the page's `ink` and `paper`. */
 export function themeColours(payload, state) {
   const style = getComputedStyle(document.body);
-  return { ramp: payload.ramps[isDark(state) ? "dark" : "light"], ink: style.color, paper: style.backgroundColor };
+  const scheme = isDark(state) ? "dark" : "light";
+  return { ramp: payload.ramps[scheme], negative: payload.negative_ramps[scheme], ink: style.color,
+    paper: style.backgroundColor };
 }
 
 /** The plane and the colour scale of the selected head. */

@@ -10,6 +10,9 @@ const STRONGEST = 0.6; // opacity at the end of the scale, so that the image sta
 const LEAST_PEAK = 4; // times the weight of each cell if all were equal, so that even weights are hardly coloured
 const GREY = 176; // of the image beneath the colours of the legend
 
+const LEAST = 420, LARGEST = 720; // pixels of the longer side on the page: of small images, and of large ones
+const GAP = 24; // between two images, as in style.css
+
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 const hex = values => `#${values.map(value => Math.round(value).toString(16).padStart(2, "0")).join("")}`;
@@ -24,6 +27,9 @@ export function imageScale(payload, state, map, head) {
 /** The colour scale over an image, given the largest weight. */
 export const overlayScale = ({ grid: [down, across] }, peak, curve) =>
   colourScale(RAMP, Math.max(peak, Math.min(1, LEAST_PEAK / (down * across))), curve);
+
+/** The colour scale over an image of scores that are not weights. */
+export const scoreScale = (peak, curve) => colourScale(RAMP, peak, curve);
 
 /** What the scale covers, for its legend. */
 export const imageNote = state =>
@@ -46,33 +52,63 @@ export function frame(context, x, y, width, height) {
     Object.assign(context, { lineWidth: line, strokeStyle: colour }).strokeRect(x, y, width, height);
 }
 
-/** Draw an image on a canvas, in colour or grey, scaled. */
-export function drawImage(canvas, { width, height, pixels }, grey, scale) {
-  const rgb = bytes(pixels), small = element("canvas", "", { width, height }),
-    image = small.getContext("2d").createImageData(width, height);
-  for (let i = 0; i < width * height; i++) {
-    const [r, g, b] = rgb.subarray(3 * i, 3 * i + 3), level = 0.299 * r + 0.587 * g + 0.114 * b;
-    image.data.set(grey ? [level, level, level, 255] : [r, g, b, 255], 4 * i);
-  }
-  small.getContext("2d").putImageData(image, 0, 0);
-  const ratio = devicePixelRatio, context = canvas.getContext("2d");
-  Object.assign(canvas, { width: Math.round(width * scale * ratio), height: Math.round(height * scale * ratio) });
-  Object.assign(canvas.style, { width: `${width * scale}px`, height: `${height * scale}px` });
-  context.scale(ratio, ratio);
-  context.imageSmoothingEnabled = scale < 2;
-  context.drawImage(small, 0, 0, width * scale, height * scale);
-  return context;
+// Images as canvases, those that are being decoded, and the last drawing of each canvas.
+const decoded = new WeakMap(), pending = new WeakMap(), requested = new WeakMap();
+
+/** Decode an image of the payload once, as canvases { colour, grey }. */
+async function decode(picture) {
+  const { width, height, type, values } = picture;
+  const bitmap = await createImageBitmap(new Blob([bytes(values)], { type }));
+  const [colour, grey] = [0, 1].map(() => element("canvas", "", { width, height }));
+  for (const canvas of [colour, grey]) canvas.getContext("2d").drawImage(bitmap, 0, 0);
+  const context = grey.getContext("2d");
+  Object.assign(context, { globalCompositeOperation: "saturation", fillStyle: "#000" }).fillRect(0, 0, width, height);
+  decoded.set(picture, { colour, grey });
 }
 
-/** The canvases side by side, for SVG and PNG. */
-export function imageFigure(canvases) {
+/** Pixels of a canvas per pixel of an image whose longer side fits into `room`; small images are enlarged. */
+export const scaleToFit = ({ width, height }, room) => {
+  const longer = Math.max(width, height);
+  return Math.min(room, LARGEST, Math.max(LEAST, longer)) / longer;
+};
+
+/** The room of each of two images next to each other, or of one below the other in a narrow window. */
+export const roomFor = ({ clientWidth }) => clientWidth >= 2 * LEAST + GAP ? (clientWidth - GAP) / 2 : clientWidth;
+
+/**
+ * Draw an image on a canvas, in colour or grey, scaled, and call `over(context)` to draw on it. The canvas has its size
+ * at once, and is busy until the image is decoded.
+ */
+export function drawImage(canvas, picture, scale, { grey = false, over = () => {} } = {}) {
+  const ratio = devicePixelRatio, [width, height] = [picture.width * scale, picture.height * scale];
+  Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+  const draw = () => {
+    if (requested.get(canvas) !== draw) return; // something else was drawn since
+    const context = canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    Object.assign(context, { imageSmoothingEnabled: scale < 2, imageSmoothingQuality: "high" });
+    context.drawImage(decoded.get(picture)[grey ? "grey" : "colour"], 0, 0, width, height);
+    over(context);
+    canvas.ariaBusy = "false";
+  };
+  requested.set(canvas, draw);
+  if (decoded.has(picture)) return draw();
+  canvas.ariaBusy = "true";
+  if (!pending.has(picture)) pending.set(picture, decode(picture));
+  pending.get(picture).then(draw);
+}
+
+/** The canvases side by side, below their titles, for SVG and PNG. */
+export function imageFigure(canvases, titles, { ink }) {
   let x = 8;
-  const items = canvases.map(canvas => {
-    const item = { type: "image", x, y: 8, w: canvas.clientWidth, h: canvas.clientHeight, canvas };
+  const items = canvases.flatMap((canvas, i) => {
+    const at = x;
     x += canvas.clientWidth + 16;
-    return item;
+    return [{ type: "text", x: at, y: 14, text: titles[i], size: 12, anchor: "start", fill: ink },
+      { type: "image", x: at, y: 28, w: canvas.clientWidth, h: canvas.clientHeight, canvas }];
   });
-  return { width: x - 8, height: 16 + canvases[0].clientHeight, items };
+  return { width: x - 8, height: 36 + canvases[0].clientHeight, items };
 }
 
 /** Point at patches of a grid and pin them: `point(row)` and `pinned(row)`, where row 0 is the class token. */

@@ -23,8 +23,8 @@ export function operandsOf(head, query) {
     allowed: j => allowed.at(query, j) > 0, weight: j => weights.at(query, j), output: output.row(query) };
 }
 
-/** A number with four decimals and a real minus sign. */
-export const decimal = value => value.toFixed(4).replace("-", "−");
+/** A number with four decimals and a real minus sign, if it is not zero. */
+export const decimal = value => value.toFixed(4).replace(/^-(?=[0.]+$)/, "").replace("-", "−");
 const factor = value => value < 0 ? `(${decimal(value)})` : decimal(value);
 const MOST = 8; // numbers of a vector that are written out
 

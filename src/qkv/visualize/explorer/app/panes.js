@@ -1,15 +1,14 @@
 // One side of a comparison: the title, layer and head of an example, its tokens, and a heat map or an image.
 
+import { scoreText } from "./candidates.js";
 import { tokenChips } from "./chips.js";
 import { axisNames, describe } from "./context.js";
 import { element, select } from "./dom.js";
 import { heatMap, heatMapFigure } from "./heatmap.js";
 import { headName } from "./heads.js";
-import { drawImage, drawOverlay, frame, imageFigure, listenPatches } from "./image.js";
+import { drawImage, drawOverlay, frame, imageFigure, listenPatches, scaleToFit } from "./image.js";
 import { clipped, LONGEST_TOKEN } from "./text.js";
 import { drawnWeight } from "./weights.js";
-
-const LARGEST = 380; // pixels of an image
 
 /** What all panes have: a box with a heading, the choice of layer and head, and a readout. */
 function shell(grid, name) {
@@ -22,8 +21,7 @@ function shell(grid, name) {
   grid.append(box);
   const fill = (title, { example, map, head }, set) => {
     heading.replaceChildren(element("span", `${name} `, { className: "from" }), element("bdi", title));
-    score.textContent = example.score === null ? ""
-      : `${example.score_name} ${Number(example.score.toPrecision(3)).toString().replace("-", "−")}`;
+    score.textContent = scoreText(example);
     const heads = ["average", ...Array(map.heads).keys()];
     choices.replaceChildren(
       ...example.maps.length > 1 ? [select(`Layer of ${name}`,
@@ -95,13 +93,14 @@ export function imagePane(grid, name, { point, pinned }) {
   let plane = null, colours = null, picture = null, row = 0;
   const draw = () => {
     const { width, height, grid: [down, across] } = picture,
-      size = Math.min(LARGEST, box.clientWidth) / Math.max(width, height);
-    const context = drawImage(canvas, picture, true, size), first = picture.kind === "patches" ? 1 : 0;
-    if (row === null) return;
-    drawOverlay(context, picture, size, cell => drawnWeight(plane, row, cell + first), colours);
-    const [wide, high] = [width * size / across, height * size / down];
-    if (first && row >= 1 && row <= down * across)
-      frame(context, (row - 1) % across * wide, Math.floor((row - 1) / across) * high, wide, high);
+      size = scaleToFit(picture, box.clientWidth), first = picture.kind === "patches" ? 1 : 0;
+    drawImage(canvas, picture, size, { grey: true, over: context => {
+      if (row === null) return;
+      drawOverlay(context, picture, size, cell => drawnWeight(plane, row, cell + first), colours);
+      const [wide, high] = [width * size / across, height * size / down];
+      if (first && row >= 1 && row <= down * across)
+        frame(context, (row - 1) % across * wide, Math.floor((row - 1) / across) * high, wide, high);
+    } });
   };
   const ofPatches = callback => each => picture.kind === "patches" && callback(each, null);
   listenPatches(canvas, () => picture.grid, () => row ?? 0, { point: ofPatches(point), pinned: ofPatches(pinned) });
@@ -126,7 +125,7 @@ export function imagePane(grid, name, { point, pinned }) {
       draw();
       readout.replaceChildren(...row === null ? ["No equal token."] : describe(plane, { row, column: null }).nodes);
     },
-    figure: () => imageFigure([canvas]),
+    figure: themed => imageFigure([canvas], [""], themed),
     destroy: () => observer.disconnect(),
   };
 }

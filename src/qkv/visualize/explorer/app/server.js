@@ -1,5 +1,6 @@
 // Served mode: an input box whose answers come from the server, with ablated heads and masked tokens.
 
+import { scoreText } from "./candidates.js";
 import { current } from "./context.js";
 import { button, element } from "./dom.js";
 import { clipped, quoted, visible } from "./text.js";
@@ -54,12 +55,12 @@ export function serverForm(form, payload, state, replace) {
       if (number !== last) return; // a later request is under way
       status.textContent = "";
       const [example] = answer.examples, changed = options.ablate.length + options.mask.length > 0;
-      if (!changed) plain = { input: text, text: example?.text, score: example?.score };
+      if (!changed) plain = example && { input: text, example };
       answered = { body, answer };
       state.set({ input: text, model: models.length > 1 ? model.value : "", pointed: null });
       showAnswer();
       showChanges();
-      compare(changed && plain?.input === text ? plain : null, example);
+      compare(changed && plain?.input === text ? plain.example : null, example);
     } catch (error) {
       if (number === last) status.textContent = `No answer: ${error.message}`;
     }
@@ -97,11 +98,10 @@ export function serverForm(form, payload, state, replace) {
   /** Say what the changes did to the output. */
   function compare(before, example) {
     if (!before) return;
-    const score = each => each.score === null || each.score === undefined ? ""
-      : ` (${each.score.toFixed(4).replace("-", "−")})`;
-    status.replaceChildren("Without the changes: ", element("bdi", clipped(before.text || "no output")), score(before),
-      ". With them: ",
-      element("bdi", clipped(example.text || "no output")), score(example));
+    const outcome = each => each.predictions.length === 1 ? [element("bdi", scoreText(each))]
+      : [element("bdi", clipped(each.text || "no output")),
+        ...[scoreText(each)].filter(Boolean).map(text => ` (${text})`)];
+    status.replaceChildren("Without the changes: ", ...outcome(before), ". With them: ", ...outcome(example));
   }
 
   function showChanges() {

@@ -1,7 +1,8 @@
 // Tokens and texts as a person reads them: invisible characters marked, long ones truncated.
 
-// Spaces, controls and formats (including bidirectional controls), except joiners, which are part of the spelling.
-const INVISIBLE = /((?![\u200c\u200d])[\p{Z}\p{Cc}\p{Cf}])/u;
+// Spaces, controls and formats (including bidirectional controls), except single spaces between words, and joiners,
+// which are part of the spelling.
+const INVISIBLE = /((?!(?<=\S) (?=\S))(?![\u200c\u200d])[\p{Z}\p{Cc}\p{Cf}])/u;
 const MARKS = { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽" };
 // The layout of very long tokens takes minutes.
 export const LONGEST_TOKEN = 80;
@@ -40,5 +41,5 @@ export const areCharacters = tokens => tokens.filter(token => [...token].length 
 /** A weight with four decimals, or an upper bound of one that is not stored. */
 export const number = ({ value, stored }) => stored ? value.toFixed(4) : `≤ ${value.toFixed(4)}`;
 
-/** A weight as it is written under a token: ".87". */
-export const brief = value => value.toFixed(2).replace(/^0/, "");
+/** A weight or score as it is written under a token: ".87", "−.12". */
+export const brief = value => value.toFixed(2).replace(/^(-?)0/, "$1").replace("-", "−");

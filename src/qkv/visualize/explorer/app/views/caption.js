@@ -1,15 +1,15 @@
 // An image and its caption: the attention of each word over the image.
 
 import { legend } from "../colour.js";
-import { describe, exampleOf, selected } from "../context.js";
+import { describe, exampleOf, selected, themeColours } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
-import { drawImage, drawOverlay, imageFigure, imageNote, imageScale } from "../image.js";
+import { drawImage, drawOverlay, imageFigure, imageNote, imageScale, roomFor, scaleToFit } from "../image.js";
 import { pin, selection } from "../state.js";
 import { spelled } from "../text.js";
 import { drawnWeight } from "../weights.js";
 
-const LARGEST = 420, TILE = 112; // pixels
+const TILE = 112; // pixels
 
 export const caption = {
   name: "caption",
@@ -26,13 +26,13 @@ export const caption = {
       focus = element("canvas", "", { id: "focus", role: "img" });
     const figures = element("div", "", { className: "pictures" },
       element("figure", "", {}, element("figcaption", "Image", { className: "label" }), original));
-    const sizeOf = longest => longest / Math.max(picture.width, picture.height);
-    const fit = () => sizeOf(Math.min(LARGEST, container.clientWidth));
+    const fit = () => scaleToFit(picture, roomFor(container)),
+      tileSize = TILE / Math.max(picture.width, picture.height);
     if (!attends) {
       const note = example.text ? "No attention weights were recorded." : "The caption is empty.";
       container.append(figures, element("p", note, { className: "note" }));
-      drawImage(original, picture, false, fit());
-      return { figure: () => imageFigure([original]) };
+      drawImage(original, picture, fit());
+      return { figure: () => imageFigure([original], ["Image"], themeColours(payload, state)) };
     }
     const heads = headStrip(container, payload, state);
     const words = element("div", "", { id: "words", className: "tiles", role: "listbox" }),
@@ -58,12 +58,12 @@ export const caption = {
     const update = changed => {
       const { plane, map, head } = selected(payload, { ...state, special: "shown" }),
         colours = imageScale(payload, state, map, head), { row } = selection({ ...state, column: null }, plane);
-      const draw = (canvas, each, size) => drawOverlay(drawImage(canvas, picture, true, size), picture, size,
-        cell => drawnWeight(plane, each, cell), colours);
+      const draw = (canvas, each, size) => drawImage(canvas, picture, size, { grey: true,
+        over: context => drawOverlay(context, picture, size, cell => drawnWeight(plane, each, cell), colours) });
       if ([...changed].some(key => !["pointed", "row", "column"].includes(key))) {
         heads.update();
-        tiles.forEach((canvas, each) => draw(canvas, each, sizeOf(TILE)));
-        drawImage(original, picture, false, fit());
+        tiles.forEach((canvas, each) => draw(canvas, each, tileSize));
+        drawImage(original, picture, fit());
         scale.replaceChildren(legend(colours, imageNote(state)));
       }
       draw(focus, row, fit());
@@ -75,6 +75,7 @@ export const caption = {
     update(new Set(["view"]));
     const observer = new ResizeObserver(() => update(new Set(["view"])));
     observer.observe(container);
-    return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, focus]) };
+    return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, focus],
+      ["Image", title.textContent.replace(/\s+/g, " ")], themeColours(payload, state)) };
   },
 };

@@ -1,6 +1,7 @@
 // Next tokens of a language model: the distribution at each step, and what the step attended to.
 // Step n predicts token n from the tokens before it: the query of token n - 1 attends to them.
 
+import { candidateBar, percent } from "../candidates.js";
 import { tokenChips } from "../chips.js";
 import { legend } from "../colour.js";
 import { describe, exampleOf, scaleNote, selected, themeColours } from "../context.js";
@@ -57,7 +58,8 @@ export const generation = {
       next.disabled = step >= last;
       place.textContent = step < last ? `Step ${step} of ${last}` : `Step ${last} of ${last}: after the last token`;
       outcome.replaceChildren(...outcomeNodes(steps[row], tokens, step));
-      bars.replaceChildren(...steps[row].candidates.map(([token, p], i) => bar(token, p, steps[row].rank === i + 1)));
+      bars.replaceChildren(...steps[row].candidates.map(([token, p], i) =>
+        candidateBar(token.trim() ? spelled(token) : [blank(token)], p, steps[row].rank === i + 1)));
       readout.replaceChildren(`Predicted at token ${step}: `, ...describe(plane, { row, column: null }).nodes);
       scale.replaceChildren(legend(colours, scaleNote(state, true)));
     };
@@ -73,22 +75,14 @@ function stepOf(state, steps, prompt) {
   return /^\d+$/.test(state.step ?? "") ? Math.min(steps.length, Math.max(1, Number(state.step))) : fallback;
 }
 
-const percent = p => p >= 0.0001 ? p.toFixed(4) : p.toExponential(1);
-
 function outcomeNodes({ probability, rank, candidates }, tokens, step) {
   if (probability === null) return ["Most likely after the last token: ", quotation(visible(candidates[0][0]))];
   return [quotation(visible(tokens[step])), ` has probability ${percent(probability)}, `
     + (rank === 1 ? "the highest" : `rank ${rank}`)];
 }
 
-function bar(token, p, chosen) {
-  const name = element("span", "", { className: "token", dir: "auto" }, ...spelled(token)),
-    fill = element("span", "", { className: "fill" }), track = element("span", "", { className: "track" }, fill);
-  if (!token.trim()) name.ariaLabel = token ? "space" : "nothing";
-  fill.style.width = `${100 * p}%`;
-  return element("li", "", { className: chosen ? "chosen" : "" }, name, track,
-    element("span", percent(p), { className: "value" }));
-}
+/** A token without visible characters, with a name for screen readers. */
+const blank = token => element("span", "", { role: "img", ariaLabel: token ? "space" : "nothing" }, ...spelled(token));
 
 function figure({ candidates, rank }, { ink, ramp }) {
   const accent = ramp[ramp.length - 3];

@@ -2,14 +2,13 @@
 // Rows are the class token, the patches and their mean; columns are the class token and the patches.
 
 import { legend } from "../colour.js";
-import { describe, exampleOf, selected } from "../context.js";
+import { describe, exampleOf, selected, themeColours } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
-import { drawImage, drawOverlay, frame, imageFigure, imageNote, imageScale, listenPatches } from "../image.js";
+import { drawImage, drawOverlay, frame, imageFigure, listenPatches, roomFor, scaleToFit } from "../image.js";
+import { imageNote, imageScale } from "../image.js";
 import { pin, selection } from "../state.js";
 import { drawnWeight, planeOf } from "../weights.js";
-
-const LARGEST = 420; // pixels
 
 export const picture = {
   name: "picture",
@@ -51,20 +50,25 @@ export const picture = {
         colours = imageScale(payload, state, map, head);
       heads.update();
       mark(readers, row);
-      const size = Math.min(LARGEST, container.clientWidth) / Math.max(example.picture.width, example.picture.height);
-      const plain = drawImage(original, example.picture, false, size),
-        context = drawImage(patches, example.picture, true, size);
-      const wide = example.picture.width * size / across, high = example.picture.height * size / down;
-      drawOverlay(context, example.picture, size, i => drawnWeight(plane, row, i + 1), colours);
-      if (row >= 1 && row <= down * across) for (const each of [plain, context]) frame(each, (row - 1) % across * wide,
-        Math.floor((row - 1) / across) * high, wide, high);
+      const size = scaleToFit(example.picture, roomFor(container)), wide = example.picture.width * size / across,
+        high = example.picture.height * size / down;
+      const query = context => {
+        if (row >= 1 && row <= down * across)
+          frame(context, (row - 1) % across * wide, Math.floor((row - 1) / across) * high, wide, high);
+      };
+      drawImage(original, example.picture, size, { over: query });
+      drawImage(patches, example.picture, size, { grey: true, over: context => {
+        drawOverlay(context, example.picture, size, i => drawnWeight(plane, row, i + 1), colours);
+        query(context);
+      } });
       readout.replaceChildren(...describe(plane, { row, column: null }).nodes);
       scale.replaceChildren(legend(colours, imageNote(state)));
     };
     const observer = new ResizeObserver(() => update());
     observer.observe(container);
     update();
-    return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, patches]) };
+    return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, patches],
+      ["Image", "Attention"], themeColours(payload, state)) };
   },
 };
 

@@ -1,20 +1,16 @@
-"""Few-shot episodes: the support images and the query's attention to each of them."""
+"""Few-shot episodes as a PNG: the support images and the query's attention to each of them."""
 
-import html
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from qkv.errors import InputError
 from qkv.interpret.episode_probe import QUERY, EpisodeAnswer
 from qkv.runtime.files import write_atomically
 from qkv.visualize.colormap import ON_LIGHT, shade
-from qkv.visualize.image_overlay import data_url, png_bytes, resized
-from qkv.visualize.pages.template import write_page
+from qkv.visualize.image_overlay import png_bytes, resized
 from qkv.visualize.selection import checked_weights
 
 _SIDE = 112  # longer side of an image in pixels
@@ -22,15 +18,6 @@ _GAP = 12
 _BAR = 14  # height of a layer's cell below an image
 _TEXT = 18
 _RIGHT, _WRONG, _INK = "#1a7f4b", "#b3261e", "#23262f"
-
-
-def save_episode_page(episodes: Sequence[EpisodeAnswer], path: str | os.PathLike[str]) -> Path:
-    """Write episodes as one self-contained HTML file without scripts."""
-    if not episodes:
-        raise InputError("no episodes to show")
-    articles = "\n".join(map(_article, episodes))
-    title = "Attention to the support set"
-    return write_page(path, "episode_page.html", title, {"episodes": articles}, pictures=True)
 
 
 def save_episode_png(episode: EpisodeAnswer, path: str | os.PathLike[str]) -> Path:
@@ -54,36 +41,6 @@ def save_episode_png(episode: EpisodeAnswer, path: str | os.PathLike[str]) -> Pa
             draw.rectangle((left, begin, left + width - 1, begin + _BAR - 3), fill=weight_colour)
     write_atomically(Path(path), png_bytes(canvas))
     return Path(path)
-
-
-def _article(episode: EpisodeAnswer) -> str:
-    query = len(episode.labels) - 1
-    outcome = "correct" if episode.right else f"wrong: the label is class {episode.labels[-1] + 1}"
-    figures = "\n".join(_figure(episode, number) for number in (query, *range(query)))
-    layers = ", ".join(html.escape(attention.layer) for attention in episode.attention)
-    return (
-        f'<article>\n<h2>{html.escape(episode.source)} <span class="{"right" if episode.right else "wrong"}">predicted '
-        f"class {episode.guess + 1} ({math.exp(episode.score):.1%}), {outcome}</span></h2>\n"
-        f'<p class="meta">Layers from top to bottom: {layers}.</p>\n<div class="row">\n{figures}\n</div>\n</article>'
-    )
-
-
-def _figure(episode: EpisodeAnswer, number: int) -> str:
-    """Return the HTML of an image with its label and one attention bar per layer."""
-    text, _ = _caption(episode, number)
-    bars = "".join(
-        f'<svg viewBox="0 0 100 8" preserveAspectRatio="none" role="img"><title>{html.escape(attention.layer)}: '
-        f'{weights[number]:.4f}</title><rect class="track" width="100" height="8"/>'
-        f'<rect class="bar" width="{100 * weights[number]:.2f}" height="8"/></svg>'
-        for attention, weights in zip(episode.attention, _shares(episode), strict=True)
-    )
-    same = " same" if episode.labels[number] == episode.labels[-1] else ""
-    asked = " asked" if number == len(episode.labels) - 1 else ""
-    image = Image.fromarray(np.ascontiguousarray(episode.pixels[number]))
-    return (
-        f'<figure class="{(same + asked).strip()}"><img alt="" src="{data_url(image)}">'
-        f"<figcaption>{html.escape(text)}</figcaption>{bars}</figure>"
-    )
 
 
 def _caption(episode: EpisodeAnswer, number: int) -> tuple[str, str]:

@@ -1,6 +1,6 @@
-"""Episodes as a page and as a PNG."""
+"""Episodes as a PNG, and the attention of episodes."""
 
-import re
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,8 @@ from qkv.datasets.examples.episodes import FewShotDataset
 from qkv.errors import InputError
 from qkv.interpret.episode_probe import EpisodeAnswer, EpisodeProbe
 from qkv.models.snail import SNAIL, SNAILConfig
-from qkv.pipelines.output import AttentionMap
-from qkv.visualize.pages.episode_page import save_episode_page, save_episode_png
+from qkv.pipelines.output import AttentionMap, Candidate, Prediction
+from qkv.visualize.episode_figure import save_episode_png
 
 
 def seen(weights: list[float], guess: int = 1, labels: tuple[int, ...] = (2, 1, 0, 1)) -> EpisodeAnswer:
@@ -21,34 +21,11 @@ def seen(weights: list[float], guess: int = 1, labels: tuple[int, ...] = (2, 1, 
     columns = (*(str(label + 1) for label in labels[:-1]), "?")
     pixels = np.stack([np.full((7, 7, 3), 60 * index, dtype=np.uint8) for index in range(len(labels))])
     shares = AttentionMap("trunk.<0>", ("?",), columns, np.array([[weights]], dtype=np.float32))
-    return EpisodeAnswer("episode <3>", str(guess + 1), -0.1, (shares,), pixels=pixels, labels=labels, guess=guess)
-
-
-def bars(page: str) -> list[float]:
-    return [float(width) for width in re.findall(r'class="bar" width="([\d.]+)"', page)]
-
-
-def test_the_page_shows_the_query_first_and_bars_by_weight(tmp_path: Path):
-    page = save_episode_page([seen([0.1, 0.6, 0.2, 0.1])], tmp_path / "a.html").read_text()
-    assert bars(page) == pytest.approx([10, 10, 60, 20])
-    assert re.findall(r"<figcaption>(.*?)</figcaption>", page) == ["? -&gt; 2", "class 3", "class 2", "class 1"]
-    assert [figure.strip() for figure in re.findall(r'<figure class="(.*?)">', page)] == ["same asked", "", "same", ""]
-    assert "predicted class 2 (90.5%), correct" in page
-
-
-def test_a_wrong_prediction_is_shown_with_the_label(tmp_path: Path):
-    page = save_episode_page([seen([0.1, 0.6, 0.2, 0.1], guess=0)], tmp_path / "a.html").read_text()
-    assert "predicted class 1 (90.5%), wrong: the label is class 2" in page
-
-
-def test_the_page_runs_nothing_and_escapes_names(tmp_path: Path):
-    page = save_episode_page([seen([0.25] * 4)], tmp_path / "a.html").read_text()
-    assert "<script" not in page
-    assert "episode &lt;3&gt;" in page
-    assert "trunk.&lt;0&gt;" in page
-    assert "default-src 'none'" in page
-    with pytest.raises(InputError, match="episodes"):
-        save_episode_page([], tmp_path / "b.html")
+    predictions = (Prediction("", (Candidate(str(guess + 1), 0.9),)),)
+    return EpisodeAnswer(
+        "episode <3>", str(guess + 1), math.log(0.9), (shares,), predictions=predictions, pixels=pixels, labels=labels,
+        guess=guess,
+    )  # fmt: skip
 
 
 def test_the_cell_with_the_largest_weight_is_darkest(tmp_path: Path):
@@ -85,6 +62,9 @@ def test_recorded_attention_and_prediction_equal_the_model():
     assert first.source == "episode 4"
     assert observer(9).labels == second.labels
     drawn = data.sample(2**31, [4])
+    ranked = first.predictions[0].candidates
+    assert ranked[0] == (first.text, pytest.approx(np.exp(first.score), abs=1e-6))
+    assert sum(p for _, p in ranked) == pytest.approx(1.0, abs=1e-6)
     assert first.labels == (*drawn.labels[0], drawn.query_label[0])
     query = drawn.queries[0, drawn.query_label[0]]
     assert np.array_equal(first.pixels[-1, :, :, 0], data.pixels[query // 4, query % 4, 0])

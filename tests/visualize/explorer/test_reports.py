@@ -1,0 +1,73 @@
+"""Reports, pages without scripts, in a real browser: they share the look of the explorer."""
+
+from pathlib import Path
+
+import pytest
+
+from qkv import __version__
+from qkv.metrics.class_metrics import Calibration, CalibrationBin, ConfusionMatrix
+from qkv.tasks.base.evaluation import Evaluation, Mistake
+from qkv.visualize import save_page
+from qkv.visualize.pages.comparison_page import Section, save_comparison
+from qkv.visualize.pages.evaluation_page import save_evaluations
+from tests.visualize.explorer.browser import DATE, HOSTILE, Page, WebDriver, narrow, prefer, requests
+
+pytestmark = pytest.mark.browser
+LABELS = (HOSTILE, *(f"label {number}" for number in range(1, 20)))
+
+
+def evaluation_report(folder: Path) -> Path:
+    """Write a wide confusion matrix, a calibration and a mistake."""
+    counts = tuple(tuple(1000 * (row == column) for column in range(20)) for row in range(20))
+    evaluation = Evaluation(
+        20_000, "texts", {"loss": 0.5}, split="test", confusion=ConfusionMatrix(LABELS, counts),
+        calibration=Calibration((CalibrationBin(0.9, 1.0, 20_000, 0.95, 1.0),)),
+        mistakes=(Mistake(HOSTILE, "a" * 500, "{{title}}", 0.1),),
+    )  # fmt: skip
+    return save_evaluations([evaluation], folder / "report.html", HOSTILE, "qkv evaluate run")
+
+
+def comparison_report(folder: Path) -> Path:
+    """Write a wide table."""
+    section = Section(
+        HOSTILE, [f"column {i}" for i in range(20)], [[HOSTILE] * 20], [HOSTILE], (), [(HOSTILE, "x" * 500)]
+    )
+    return save_comparison(folder / "report.html", HOSTILE, [section], {"Model": HOSTILE, "Command": "qkv compare a b"})
+
+
+REPORTS = [(evaluation_report, "qkv evaluate run"), (comparison_report, "qkv compare a b")]
+
+
+@pytest.mark.parametrize(("write", "command"), REPORTS)
+def test_a_report_names_its_command_and_runs_nothing(driver: WebDriver, tmp_path: Path, write, command: str) -> None:
+    driver.get_log("browser")
+    driver.get_log("performance")
+    path = write(tmp_path)
+    page = Page(driver, path)
+    facts = page.one("footer").text
+    for part in (HOSTILE, command, f"qkv{__version__}"):
+        assert part in facts
+    assert page.all("script, img:not([src^='data:'])") == []
+    assert page.run("return document.title") != "broken"
+    assert page.complaints() == []
+    assert requests(driver, path) == [path.as_uri()]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("write", [write for write, _ in REPORTS])
+def test_a_report_has_the_colours_of_the_explorer_and_fits_a_phone(
+    driver: WebDriver, tmp_path: Path, write, scheme: str
+) -> None:
+    colours = "const { color, backgroundColor, fontFamily } = getComputedStyle(document.body);"
+    explorer = Page(driver, save_page([DATE], tmp_path / "page.html"))
+    prefer(driver, scheme)
+    expected = explorer.run(f"{colours} return [color, backgroundColor, fontFamily];")
+    page = Page(driver, write(tmp_path))
+    prefer(driver, scheme)
+    assert page.run(f"{colours} return [color, backgroundColor, fontFamily];") == expected
+    try:
+        narrow(driver, 390)
+        page = Page(driver, write(tmp_path))
+        assert page.run("return document.documentElement.scrollWidth") <= 390
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

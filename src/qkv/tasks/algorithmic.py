@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F
 
+from qkv.config import Rate
 from qkv.datasets.batching import numbered_batches
 from qkv.datasets.corpora.synthetic.bit_sequences import (
     Copy,
@@ -25,7 +26,7 @@ from qkv.metrics import Metric
 from qkv.nn.interfaces import SequenceModel
 from qkv.registry import nearest, register
 from qkv.tasks.base.evaluation import Evaluation
-from qkv.tasks.base.task import LOSS, Task
+from qkv.tasks.base.task import LOSS, Task, TaskConfig
 from qkv.types import Float, Tensor
 
 STEPS = 8  # pad sequences to a multiple of this for CUDA graphs: a few extra steps cost less than more graphs
@@ -64,9 +65,15 @@ def bits_at(size: Size) -> str:
     return f"bits_at_{format_size(size)}"
 
 
+class AlgorithmicConfig(TaskConfig):
+    """Options of the task."""
+
+    curriculum: Rate = 0.0  # fraction of the training in which the largest size grows from the smallest to the full one
+
+
 @register("task", "algorithmic")
 class AlgorithmicTask(Task):
-    """An endless stream of sequences; each batch has new ones of one random size.
+    """An endless stream of sequences; each batch has new ones of one random size, first of small ones (`curriculum`).
 
     The metrics count wrong bits per sequence: `bits` averages over the training sizes, `bits_at` measures
     generalization to single sizes, most of them larger than in training.
@@ -86,6 +93,7 @@ class AlgorithmicTask(Task):
     model = SequenceModel
     datasets = (SequenceDataset,)
     batch_units = ("examples",)
+    config_class = AlgorithmicConfig
     from_data = ("input_dim", "output_dim")
     evaluates_train = False  # it is endless
     capturable = True
@@ -108,9 +116,15 @@ class AlgorithmicTask(Task):
         return numbered_batches(self.train.count, self.train_config.batch_size, number)
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> SequenceBatch:
-        return SequenceBatch.from_sequences(
-            self.train.sample(self.seed, rows[0], len(rows)), padded_to_shape=padded_to_shape
-        )
+        sequences = self.train.sample(self.seed, rows[0], len(rows), fraction=self._size_fraction(rows[0]))
+        return SequenceBatch.from_sequences(sequences, padded_to_shape=padded_to_shape)
+
+    def _size_fraction(self, first: int) -> float:
+        """Fraction of the range of sizes that a batch is drawn from, given its position in the training."""
+        if not (curriculum := self.options.curriculum):
+            return 1.0
+        done = first / (self.train_config.epochs * self.train.count)
+        return min(1.0, done / curriculum)
 
     def loss(self, model: SequenceModel[Any], batch: SequenceBatch) -> Float[Tensor, ""]:
         """Cross-entropy per target bit."""

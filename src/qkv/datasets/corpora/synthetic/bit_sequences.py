@@ -71,6 +71,14 @@ class Puzzle(ABC):
             )
         return size
 
+    def sizes_up_to(self, fraction: float) -> list[Size]:
+        """Return the training sizes whose numbers are in the first `fraction` of their range, from the smallest on."""
+        ranges = [(min(values), max(values)) for values in zip(*self.train_sizes, strict=True)]
+        limits = [least + fraction * (most - least) for least, most in ranges]
+        return [
+            size for size in self.train_sizes if all(value <= most for value, most in zip(size, limits, strict=True))
+        ]
+
     @abstractmethod
     def generate(self, key: str, count: int, size: Size) -> Sequences:
         """Generate `count` sequences of a size, with all randomness derived from the key."""
@@ -158,11 +166,14 @@ class Stream:
     split: str
     count: int  # train: sequences per epoch; valid, test: sequences per size
 
-    def sample(self, seed: int, first: int, count: int) -> Sequences:
-        """Generate `count` sequences of a random training size, starting at index `first` of an unbounded stream."""
-        key = f"{self.split} {seed} {first}"
-        (index,) = random_integers(f"{key} size", 1, high=len(self.puzzle.train_sizes))
-        return self.puzzle.generate(key, count, self.puzzle.train_sizes[index])
+    def sample(self, seed: int, first: int, count: int, *, fraction: float = 1.0) -> Sequences:
+        """Generate `count` sequences of a random training size, starting at index `first` of an unbounded stream.
+
+        A `fraction` below 1 leaves out large sizes (`Puzzle.sizes_up_to`).
+        """
+        key, sizes = f"{self.split} {seed} {first}", self.puzzle.sizes_up_to(fraction)
+        (index,) = random_integers(f"{key} size", 1, high=len(sizes))
+        return self.puzzle.generate(key, count, sizes[index])
 
     def of_size(self, size: Size) -> Sequences:
         """Generate all sequences of a size."""

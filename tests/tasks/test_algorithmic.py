@@ -68,6 +68,24 @@ def test_epochs_are_consecutive_full_batches():
     )
 
 
+def test_a_curriculum_begins_with_the_smallest_size_and_ends_with_all():
+    puzzle = load("repeat_copy").splits["train"].puzzle
+    assert puzzle.sizes_up_to(0.0) == [(1, 1)]
+    assert puzzle.sizes_up_to(0.5) == [(length, times) for length in range(1, 6) for times in range(1, 6)]
+    assert puzzle.sizes_up_to(1.0) == list(puzzle.train_sizes)
+
+    task, plain = (prepared(load("recall"), epochs=2, curriculum=curriculum) for curriculum in (0.5, 0.0))
+    batches = [rows for number in range(2) for rows in task.epoch(number)]
+    steps = [task.batch(rows).inputs.shape[1] for rows in (*batches[:40], *batches[-40:])]
+    smallest, largest = ((items + 1) * 4 + 4 for items in (2, 6))
+    assert set(steps[:40]) == {smallest}
+    assert max(steps[40:]) == largest
+    middle = [task.batch(rows).inputs.shape[1] for rows in batches[len(batches) // 4 :][:200]]
+    assert max(middle) == (4 + 1) * 4 + 4  # half of the range of 2 ... 6 items
+    for rows in batches[-40:]:  # all sizes: the same sequences as without a curriculum
+        assert torch.equal(task.batch(rows).inputs, plain.batch(rows).inputs)
+
+
 def test_a_padded_batch_has_the_same_loss():
     task = prepared()
     model = small(task).eval()

@@ -99,7 +99,7 @@ def _print_page(text: str) -> None:
 def _page(command: list[str], text: str) -> bool:
     """Show a text in a pager; return False if there is none."""
     try:
-        # as git does: F quits if the text fits on the screen, R shows colours, X keeps the text on the screen afterwards
+        # as git: F quits if the text fits on the screen, R shows colours, X leaves the text on the screen at the end
         pager = subprocess.Popen(command, stdin=subprocess.PIPE, env={"LESS": "FRX", **os.environ})
     except OSError:
         return False

@@ -8,10 +8,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from PIL import Image
 
 from qkv.attention import watch
 from qkv.attention.layers import attention_layers
-from qkv.datasets.formats.images import read_image_and_aspect
+from qkv.datasets.formats.images import ImageSource, image_name, read_image_and_aspect
 from qkv.interpret.attention_probe import MAX_WEIGHTS, Prediction, layers_that_fit
 from qkv.interpret.attribution import roll_out
 from qkv.models.vit import ViT
@@ -43,6 +44,7 @@ class PictureProbe(Pipeline):
 
     task_description: ClassVar = "attention over an image"
     model_class: ClassVar = ViT
+    input_types: ClassVar = (str, Path, Image.Image)
     model: ViT
 
     def __init__(self, model: ModelSource, *, device: str | torch.device = "auto") -> None:
@@ -51,13 +53,14 @@ class PictureProbe(Pipeline):
         self.layers = attention_layers(self.model)
 
     @one_or_many
-    def __call__(self, paths: Sequence[str | Path], layer: str | None = None) -> list[PictureAnswer]:
+    def __call__(self, images: Sequence[ImageSource], layer: str | None = None) -> list[PictureAnswer]:
         """Return the attention maps of each picture, resized to the model's input size."""
         config = self.model.config
-        pictures = [read_image_and_aspect(Path(path), config.channels, config.height, config.width) for path in paths]
+        pictures = [read_image_and_aspect(image, config.channels, config.height, config.width) for image in images]
+        names = [Path(image_name(image)).name for image in images]
         return [
-            replace(self._probe(Path(path).name, pixels, layer, MAX_WEIGHTS // max(1, len(paths))), aspect=aspect)
-            for path, (pixels, aspect) in zip(paths, pictures, strict=True)
+            replace(self._probe(name, pixels, layer, MAX_WEIGHTS // max(1, len(images))), aspect=aspect)
+            for name, (pixels, aspect) in zip(names, pictures, strict=True)
         ]
 
     @torch.inference_mode()

@@ -168,10 +168,9 @@ class ModelPool:
             choice = ", ".join(model.name for model in fitting) or "none of the loaded ones has this endpoint"
             raise RequestError(400, f"model: name one of the models with {endpoint}: {choice}", param="model")
         if name not in self.models:
-            loaded = ", ".join(self.models)
             raise RequestError(
                 404,
-                f"model {printable(repr(name), 100)} is not loaded{nearest(name[:100], self.models)}; loaded: {loaded}",
+                f"model {printable(repr(name), 100)} is not loaded{nearest(name[:100], self.models)}",
                 param="model",
                 code="model_not_found",
             )

@@ -204,10 +204,10 @@ def _prepare(
     if pretrained is not None:
         random = f"randomly initialized: {', '.join(fresh)}" if fresh else "all weights were loaded"
         display.print(f"initialized from {recipe.init}; {random}")
-    from_scratch = (
-        [] if resumed or recipe.init is not None else [*task.notes_from_scratch(), *few_steps(recipe, data, task)]
-    )
-    for note in (*task.notes, *from_scratch, *ignored_keys(recipe, pretrained)):
+    notes = [*task.notes]
+    if not resumed and recipe.init is None:
+        notes += [*task.notes_from_scratch(), *few_steps(recipe, data, task)]
+    for note in (*notes, *ignored_keys(recipe, pretrained)):
         display.print(f"note: {note}")
     return data, tokenizer, task, model
 

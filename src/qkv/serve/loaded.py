@@ -26,7 +26,6 @@ from qkv.pipelines.question_answerer import QuestionAnswerer
 from qkv.pipelines.story_answerer import StoryAnswerer
 from qkv.pipelines.tagger import Tagger
 from qkv.pipelines.translator import Translator
-from qkv.registry import nearest
 from qkv.runtime.device import pick_device
 from qkv.runtime.text import printable
 from qkv.serve.attention import attention_function
@@ -170,7 +169,7 @@ class ModelPool:
         if name not in self.models:
             raise RequestError(
                 404,
-                f"model {printable(repr(name), 100)} is not loaded{nearest(name[:100], self.models)}",
+                f"model {printable(repr(name), 100)} is not loaded; loaded: {', '.join(self.models)}",
                 param="model",
                 code="model_not_found",
             )

@@ -14,16 +14,13 @@ from qkv.attention import (
     Concat,
     Cosine,
     Dot,
-    Entmax,
     Location,
     LowRankBilinear,
     ScaledDot,
     Score,
     Sizes,
-    Softmax,
     attend,
 )  # fmt: skip
-from qkv.attention.spec import check_terms
 from qkv.config import Term
 from qkv.errors import InputError, ShapeError
 from qkv.registry import registered
@@ -448,10 +445,3 @@ class TestNames:
             "general": [(4, 2, 3)],
             "low_rank": [(4, 2, 5), (4, 3, 5)],
         }
-
-
-def test_the_name_of_a_score_is_not_a_score_but_names_its_class():
-    with pytest.raises(InputError, match="Cosine"):
-        check_terms("cosine", None, None, Softmax(), None)
-    with pytest.raises(InputError, match="Entmax"):
-        check_terms(Dot(), None, None, Entmax, None)

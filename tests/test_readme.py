@@ -1,30 +1,39 @@
-"""The Python code of the README runs, and its links exist."""
+"""The commands and the Python code of the README print what it says, and its links exist."""
 
 import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from qkv.training import job
-from qkv.training.recipe import read_recipe
+from qkv.cli.main import app
 
 README = Path(__file__).parents[1] / "README.md"
+TEXT = README.read_text(encoding="utf-8")
 
 
-def test_readme_python_runs_after_the_demo(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    small = ["data.size=200", "model.hidden_dim=8", "model.embedding_dim=8", "train.valid_size=5"]
-    job.begin(read_recipe("dates-gru", small), Path("runs/demo"), "cpu")
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+def test_python_gives_what_its_comments_say():
     names: dict[str, object] = {}
-    exec(compile(code, "README.md", "exec"), names)
-    assert names["answer"].alignment.shape[1] == len("Donnerstag, 5. März 2026")
-    assert names["seen"]["decoder"].weights.shape == (1, 1, 2, 3)
+    compared = 0
+    for code in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
+        exec(compile(code, "README.md", "exec"), names)
+        for expression, value in re.findall(
+            r"^(\S.*?)  # ('.*?'|\(.*?\)|torch\.Size\(.*?\))(?:$|:)", code, flags=re.MULTILINE
+        ):
+            assert repr(eval(expression, names)) == value
+            compared += 1
+    assert compared == 4
 
 
-@pytest.mark.parametrize(
-    "path", sorted(set(re.findall(r"\]\(((?:src|docs|[A-Z])[^)]*)\)", README.read_text(encoding="utf-8"))))
-)
+def test_commands_print_what_their_comments_say():
+    shown = re.findall(r"^    qkv (translate|classify) (\S+) \"(.*?)\" +# (.*)$", TEXT, flags=re.MULTILINE)
+    assert len(shown) == 3
+    for command, *arguments, output in shown:
+        result = CliRunner().invoke(app, [command, *arguments])
+        assert result.stdout == f"{output}\n"
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(((?:src|docs|[A-Z])[^)]*)\)", TEXT))))
 def test_files_named_in_the_readme_exist(path):
     assert (README.parent / path).exists()
 

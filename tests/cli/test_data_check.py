@@ -45,7 +45,10 @@ def test_the_report_has_kind_splits_lengths_labels_and_examples(qkv: Command, tm
     assert found["labels"] == {"good": 20, "bad": 20}
     assert found["lengths"]["text"] == {"shortest": 8, "median": 8, "longest": 8, "unit": "tokens"}
     assert found["examples"][0] == {"text": TEXTS[0], "label": "bad"}
-    assert [warning.partition("?")[0] for warning in found["warnings"]] == ["too few"]
+    assert [warning.partition("?")[0] for warning in found["warnings"][:-1]] == ["too few"]
+    assert "train.epochs=300" in found["warnings"][-1]  # one step in each epoch
+    found = json.loads(qkv("data", "check", path, *LSTM, "--set", "train.epochs=300", "--json").out)
+    assert not any("step" in warning for warning in found["warnings"])
 
 
 @pytest.mark.parametrize(

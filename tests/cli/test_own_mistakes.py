@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from .command import TINY
 
@@ -20,12 +21,32 @@ def test_training_notes_a_header_row_and_few_pairs(qkv, tmp_path):
     done = qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", "--output", tmp_path / "run", *TINY)
     assert done.code == 0, done.err
     notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
-    assert len(notes) == 3
+    assert len(notes) == 4
     assert "header" in notes[0]
     assert "2 of 40 pairs are held out" in notes[1]
     assert "38 training pairs" in notes[2]
+    assert "train.epochs=" in notes[3]
     strict = ("--strict", "--output", tmp_path / "strict", *TINY)
     assert "header" in qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", *strict).error
+
+
+def test_media_and_texts_given_to_the_wrong_recipe_name_the_right_one(qkv, tmp_path):
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    Image.new("RGB", (4, 4)).save(tmp_path / "photos" / "cat" / "1.png")
+    (tmp_path / "texts.tsv").write_text(LABELLED)
+    assert "qkv train images-vit" in qkv("train", "polarity-bert", "--data", tmp_path / "photos").error
+    assert "qkv train polarity-bert" in qkv("train", "images-vit", "--data", tmp_path / "texts.tsv").error
+
+
+def test_a_table_with_other_columns_names_them_and_the_option(qkv, tmp_path):
+    (tmp_path / "tickets.csv").write_text("id,Message body,Verdict\n1,it broke,bad\n")
+    error = qkv("train", "polarity-bert", "--data", tmp_path / "tickets.csv").error
+    assert "'Message body'" in error
+    assert "--column text=NAME --column label=NAME" in error
+
+
+def test_a_folder_of_runs_names_them(qkv, run):
+    assert str(run) in qkv("translate", run.parent, TEXT).error
 
 
 def test_no_note_about_few_pairs_with_a_thousand_pairs_or_fine_tuning(qkv, run, tmp_path):

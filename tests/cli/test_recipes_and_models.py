@@ -1,8 +1,10 @@
 """`qkv recipes` and `qkv models`, and the help of all commands."""
 
+import contextlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from qkv.cli.commands.catalog import FROM_DATA, format_rows, recipe_keys
+from qkv.cli.commands.catalog import FROM_DATA, format_rows, format_tables, recipe_keys, tables_json
 from qkv.cli.main import app
 from qkv.registry import describe, registered
 from qkv.training.recipe import read_recipe, recipe_info, recipe_names
@@ -74,6 +76,8 @@ def test_recipes_show_prints_every_key(qkv: Command) -> None:
 def test_every_key_of_every_recipe_has_a_meaning(name: str) -> None:
     tables = recipe_keys(read_recipe(name))
     assert [key.name for keys in tables.values() for key in keys if not key.meaning] == []
+    assert all(key.name in format_tables(tables) for keys in tables.values() for key in keys)
+    json.dumps(tables_json(tables))
 
 
 def test_models_lists_every_model_with_its_tasks_and_presets(qkv: Command) -> None:
@@ -126,6 +130,41 @@ def test_a_wide_table_is_wrapped_in_a_narrow_terminal() -> None:
     assert lines[2] == "x" * 20
     assert all(len(line) <= 40 for line in lines)
     assert len(format_rows(["a", "b"], [["x" * 20, "word " * 20]])) == 2  # not a terminal: one line for each row
+
+
+def under_terminal(*arguments: str, **environment: str) -> str:
+    """What a command shows on a terminal of 80 x 24, without colours."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ.update({"COLUMNS": "80", "LINES": "24", "TERM": "xterm", "NO_COLOR": "1", **environment})
+        os.execv(sys.executable, [sys.executable, "-m", "qkv", *arguments])
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while data := os.read(terminal, 65536):
+            shown += data
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).replace("\r\n", "\n")
+
+
+def test_a_list_that_exceeds_the_terminal_is_shown_in_the_pager(tmp_path: Path) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text(f"#!{sys.executable}\nimport sys\nprint('paged', len(sys.stdin.readlines()), 'lines')\n")
+    pager.chmod(0o755)
+    for arguments in (["recipes"], ["recipes", "show", "pairs-gru"], ["models"], ["models", "show", "gpt2"]):
+        word, lines, _ = under_terminal(*arguments, PAGER=str(pager)).split()
+        assert word == "paged"
+        assert int(lines) >= 24
+    assert "dates-hard" in under_terminal("recipes", PAGER="no-such-program")
+    assert "paged" not in under_terminal("recipes", "dates", PAGER=str(pager))  # which fits
+
+
+def test_a_model_card_is_laid_out_on_a_terminal(qkv: Command) -> None:
+    assert "| --- |" in qkv("models", "show", "g2p").out
+    shown = under_terminal("models", "show", "g2p", PAGER="cat")
+    assert "| --- |" not in shown
+    assert "BSD-like" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
 
 
 def test_summaries_fit_their_column(qkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:

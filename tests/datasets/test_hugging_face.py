@@ -9,7 +9,7 @@ from PIL import Image
 from qkv.datasets.examples.pair import Pair
 from qkv.datasets.examples.squad import Passage, Question
 from qkv.datasets.examples.tagged import Tagged
-from qkv.datasets.hugging_face import export_dataset, is_dataset
+from qkv.datasets.hugging_face import export_dataset, export_rows, has_rows, is_dataset
 from qkv.errors import InputError
 from tests.datasets.build import load
 from tests.pipelines.recordings import write_wav
@@ -98,6 +98,19 @@ def test_images_and_recordings_are_written_as_files(tmp_path):
     with pytest.raises(InputError, match="WAV"):
         export_dataset(recordings([tmp_path / "a.flac"]), tmp_path / "broken")
     assert not (tmp_path / "broken").exists()
+
+
+def test_tables_and_lists_of_dicts_are_written_as_json_lines():
+    rows = [{"text": "a fine film", "label": "good", "year": 1999}, {"text": "dull", "label": "bad", "year": None}]
+    file = export_rows(rows)
+    assert [json.loads(line) for line in file.read_text().splitlines()] == rows
+    assert export_rows(rows) == file
+    frame = pytest.importorskip("pandas").DataFrame(rows)
+    assert has_rows(frame)
+    assert [json.loads(line) for line in export_rows(frame).read_text().splitlines()] == rows
+    assert has_rows(rows)
+    for other in (["a.csv"], "a.csv", {"name": "dates"}, []):
+        assert not has_rows(other)
 
 
 def test_streams_other_objects_and_missing_splits_are_errors():

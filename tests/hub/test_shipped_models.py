@@ -89,6 +89,12 @@ def test_the_classifier_tells_praise_from_blame() -> None:
     assert labels == ["positive", "negative"]
 
 
+def test_pronunciations_do_not_depend_on_case() -> None:
+    translate = qkv.Translator("g2p", device="cpu")
+    lower, upper, capital = translate(["attention", "ATTENTION", "Attention"])
+    assert lower.text == upper.text == capital.text == "AH0 T EH1 N SH AH0 N"
+
+
 def test_the_shell_completes_their_names() -> None:
     variables = {"_QKV_COMPLETE": "complete_bash", "COMP_WORDS": "qkv translate ta", "COMP_CWORD": "2"}
     done = subprocess.run(

@@ -53,6 +53,18 @@ def test_labels_equal_the_logits_in_any_batch(model, pictures):
         assert [*result.probabilities.values()] == sorted(result.probabilities.values(), reverse=True)
 
 
+def test_an_image_in_memory_has_the_label_of_its_file(model, pictures):
+    with Image.open(pictures[0]) as opened:
+        one = ImageClassifier(model)(opened)
+        view = PictureProbe(model)(opened)
+    of_file = ImageClassifier(model)(pictures[0])
+    assert (one.text, one.probabilities) == (str(pictures[0]), of_file.probabilities)
+    assert view.text == PictureProbe(model)(pictures[0]).text
+    assert ImageClassifier(model)(Image.new("RGBA", (4, 4))).text == "image"
+    with pytest.raises(InputError, match="Image"):
+        ImageClassifier(model)(np.zeros((8, 8)))
+
+
 def test_the_classify_command_takes_pictures(model, pictures, tmp_path):
     folder = tmp_path / "vit"
     folder.mkdir()

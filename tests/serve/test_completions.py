@@ -165,6 +165,18 @@ def test_errors_name_the_field(client, body, status, word):
     assert word in response.json()["error"]["message"]
 
 
+def test_a_wrong_path_method_or_type_of_the_body_is_named(client):
+    def message(response, status):
+        assert response.status_code == status
+        return response.json()["error"]["message"]
+
+    assert "did you mean /v1/completions?" in message(client.post("/v1/completion", json={}), 404)
+    assert "POST" in message(client.get("/v1/completions"), 405)
+    plain = client.post("/v1/completions", content="{}", headers={"Content-Type": "application/x-www-form-urlencoded"})
+    assert "Content-Type: application/json" in message(plain, 422)
+    assert "JSON object" in message(client.post("/v1/completions", json=[1]), 422)
+
+
 def test_a_text_that_ends_is_finished_by_stop(folders, tmp_path):
     """A model with an end token ends by itself, or at the maximum."""
     import shutil

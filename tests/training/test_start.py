@@ -45,6 +45,17 @@ def test_a_recipe_trains_on_own_files_and_the_run_is_passed_on(pairs: Path, tmp_
     assert qkv.load(run).config == translator.model.config
 
 
+def test_a_recipe_trains_on_rows_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rows = [{"source": f"{number} may", "target": f"{number:02}-05"} for number in range(1, 32)]
+    run = qkv.train("pairs-gru", data=rows, valid=rows[:3], output=tmp_path / "run", **SMALL)
+    assert run.finished
+    assert Path(run.recipe.data.train[0]).name == "rows.jsonl"
+    assert Path(run.recipe.data.valid[0]).read_text().count("\n") == 3
+    with pytest.raises(InputError, match="tuple"):
+        qkv.train("pairs-gru", data=[("a", "b")], **SMALL)
+
+
 def test_the_same_run_as_on_the_command_line_and_bit_for_bit(tmp_path: Path, whole: job.Job):
     keys = dict(assignment.split("=") for assignment in TINY)
     overrides = {key: float(value) if "." in value else int(value) for key, value in keys.items()}

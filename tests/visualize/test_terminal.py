@@ -68,6 +68,12 @@ def test_a_heat_map_fits_the_screen_and_says_what_is_left_out(rows: int, columns
         assert shown >= min(rows, lines // 3)  # the screen is used
 
 
+def test_numbers_of_two_digits_do_not_touch() -> None:
+    columns = tuple(str(number) for number in range(16))
+    heading = printed(AttentionMap("memory", ("a",), columns, np.full((1, 1, 16), 1 / 16)))[1]
+    assert heading.split() == ["0", "5", "10", "15"]
+
+
 def test_very_long_tokens_and_layer_names_are_truncated() -> None:
     assert visible(100_000 * "x") == 80 * "x" + "…"
     long = AttentionMap(100_000 * "\x1b", (100_000 * "x",), ("y",), np.ones((1, 1, 1)))

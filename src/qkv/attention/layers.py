@@ -17,7 +17,9 @@ def select_layers(model: nn.Module, layers: Layer | Sequence[Layer] | None) -> d
     """Return the selected layers by name, all layers for None."""
     available = attention_layers(model)
     if not available:
-        raise InputError(f"{type(model).__name__} has no attention layer of qkv")
+        raise InputError(
+            f"{type(model).__name__} has no attention layer of qkv, of transformers, or of torch.nn.MultiheadAttention"
+        )
     return matching_layers(available, layers)
 
 

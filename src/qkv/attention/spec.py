@@ -12,6 +12,7 @@ from qkv.attention.position import Position
 from qkv.attention.score import Keys, Score
 from qkv.attention.score_shape import Outputs, Queries, ScoreShape, Weights, select_along
 from qkv.errors import InputError, ShapeError
+from qkv.registry import registered
 from qkv.runtime.notebook import Drawable
 from qkv.types import Float, Int, Tensor
 
@@ -115,6 +116,7 @@ def check_shapes(query: Tensor, key: Tensor | Keys, value: Tensor) -> None:
         raise ShapeError(f"query, key and value must have the same dtype and device, but they are {kinds}")
 
 
+TERMS = ("score", "align", "position")  # that recipes choose by name
 _CHECKED_TYPES: set[tuple[type, ...]] = set()  # combinations of types that have passed the check
 
 
@@ -126,7 +128,8 @@ def check_terms(score: object, position: object, mask: object, align: object, st
     terms = (("score", score, Score), ("align", align, Align), ("position", position, Position), ("mask", mask, Mask))
     for name, term, kind in terms:
         if not isinstance(term, kind) and (term is not None or name in ("score", "align")):
-            hint = f" (did you mean {term.__name__}(...)?)" if isinstance(term, type) else ""
+            cls = registered(name).get(term) if isinstance(term, str) and name in TERMS else term
+            hint = f" (did you mean qkv.attention.{cls.__name__}(...)?)" if isinstance(cls, type) else ""
             raise InputError(f"{name} must be a qkv.attention.{kind.__name__}, not {_type_name(term)}{hint}")
     if not (start is None or isinstance(start, int | Tensor)):
         raise InputError(f"start must be an integer or an integer tensor, not {_type_name(start)}")

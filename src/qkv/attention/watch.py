@@ -1,7 +1,7 @@
 """Record the attention weights of any model while it runs, whichever backend computes it."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, final
@@ -12,9 +12,17 @@ from torch.nn import functional as F
 
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.hard import in_backward
-from qkv.attention.layers import Layer, check_heads, checked_indices, matching_layers, select_layers
+from qkv.attention.layers import (
+    Layer,
+    attention_layers,
+    check_heads,
+    checked_indices,
+    matching_layers,
+    select_layers,
+)
 from qkv.attention.score_shape import Weights, select_along
 from qkv.attention.spec import AttentionRequest
+from qkv.attention.watch_torch import torch_layers, watching_torch_layers
 from qkv.attention.watch_transformers import transformers_layers, watching_layers
 from qkv.errors import InputError
 from qkv.runtime.notebook import Drawable
@@ -40,14 +48,17 @@ def watch(
     CUDA graph live in the graph's memory and are overwritten by each replay.
 
     A model of the transformers library is watched through its attention interface; it runs with its eager attention
-    inside the with block, and each call of the model is a pass. Its layers are named by their paths ("h.0.attn").
+    inside the with block, and each call of the model is a pass. Its layers are named by their paths ("h.0.attn"). So
+    are layers of the class `torch.nn.MultiheadAttention`, in models that have no others.
     """
+    require_module(model)
     heads = None if heads is None else checked_indices("heads", heads)
     queries = None if queries is None else checked_indices("queries", queries)
-    if foreign := transformers_layers(model):
+    foreign, watching = _foreign_layers(model)
+    if foreign:
         chosen = matching_layers(foreign, layers)
         recording = AttentionRecording({name: AttentionRecord(name, heads, queries) for name in chosen})
-        with watching_layers(model, chosen, recording), _passes_of(model, recording):
+        with watching(model, chosen, recording), _passes_of(model, recording):
             yield recording
         return
     selected = select_layers(model, layers)
@@ -78,6 +89,20 @@ def watch(
         for attend, watcher in zip(selected.values(), watchers, strict=True):
             attend.watchers = tuple(w for w in attend.watchers if w is not watcher)
         del _ACTIVE_RECORDS[recording_id]
+
+
+def _foreign_layers(model: nn.Module) -> tuple[Mapping[str, nn.Module], Callable[..., AbstractContextManager[None]]]:
+    """Return the attention layers of other libraries in a model by their paths, and what records their weights."""
+    if layers := transformers_layers(model):
+        return layers, watching_layers
+    return ({} if attention_layers(model) else torch_layers(model)), watching_torch_layers
+
+
+def require_module(model: object) -> None:
+    """Raise for what is not a network, such as a pipeline, which has one."""
+    if not isinstance(model, nn.Module):
+        hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
+        raise InputError(f"watch takes a torch.nn.Module, not {type(model).__name__}{hint}")
 
 
 @contextmanager

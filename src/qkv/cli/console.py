@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from qkv.runtime.bars import Bars, print_message
@@ -65,6 +68,46 @@ def result_rich(renderable: RenderableType) -> None:
     with console.capture() as capture:
         console.print(renderable)
     _print(capture.get().removesuffix("\n"))
+
+
+def result_page(text: str) -> None:
+    """Print a result; if it does not fit on the terminal, through a pager ($PAGER, by default less)."""
+    _print_page(escape_controls(text, keep="\n\t") if on_terminal() else text)
+
+
+def result_markdown(text: str) -> None:
+    """Print a Markdown document like `result_page`, laid out on a terminal."""
+    if not on_terminal():
+        _print(text)
+        return
+    from rich.markdown import Markdown
+
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(Markdown(escape_controls(text, keep="\n\t")))
+    _print_page("\n".join(line.rstrip() for line in capture.get().strip("\n").split("\n")))
+
+
+def _print_page(text: str) -> None:
+    pager = os.environ.get("PAGER", "less") if on_terminal() and sys.stdin is not None and sys.stdin.isatty() else ""
+    columns, lines = shutil.get_terminal_size((80, 24))
+    rows = sum(max(1, math.ceil(cell_len(line) / columns)) for line in text.split("\n"))
+    if rows < lines or not pager or not _page(shlex.split(pager), text):
+        _print(text)
+
+
+def _page(command: list[str], text: str) -> bool:
+    """Show a text in a pager; return False if there is none."""
+    try:
+        # as git: F quits if the text fits on the screen, R shows colours, X leaves the text on the screen at the end
+        pager = subprocess.Popen(command, stdin=subprocess.PIPE, env={"LESS": "FRX", **os.environ})
+    except OSError:
+        return False
+    try:
+        pager.communicate(f"{text}\n".encode())
+    except KeyboardInterrupt:  # which the pager receives, too, and may ignore
+        pager.wait()
+    return True
 
 
 def screen_lines() -> int:

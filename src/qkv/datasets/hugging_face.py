@@ -1,13 +1,14 @@
-"""Objects of the library `datasets`, written to a folder that `--data` and `data.train` take.
+"""Data in memory, written to files that `--data` and `data.train` take: objects of `datasets`, DataFrames, dicts.
 
 folder = export_dataset(datasets.load_dataset("imdb"))
+file = export_rows(pandas.read_excel("reviews.xlsx"))
 train.jsonl, valid.jsonl, test.jsonl      one example per line; class labels are written by name
 images/, audio/                           the files of columns with images or recordings
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from qkv.runtime.files import atomic_folder, exclusive_lock, read_regular
 from qkv.runtime.text import printable
 
 EXPORTED = "exported"  # folder in the cache
+ROWS = "rows.jsonl"
 MEDIA = {"PNG image": ".png", "JPEG image": ".jpg", "GIF image": ".gif", "TIFF image": ".tif"}
 MAX_FILE_BYTES = 2**28
 
@@ -31,17 +33,54 @@ def is_dataset(data: object) -> bool:
 def export_dataset(data: Any, folder: Path | None = None) -> Path:
     """Write a Dataset or DatasetDict of `datasets` to a folder, by default in the cache, and return the folder."""
     splits = _splits(data)
-    if folder is None:
-        fingerprint = hashlib.sha256(" ".join(f"{key} {part._fingerprint}" for key, part in splits.items()).encode())
-        folder = cache_folder().parent / EXPORTED / fingerprint.hexdigest()[:16]
-        if folder.exists():
-            return folder
+    fingerprint = " ".join(f"{key} {part._fingerprint}" for key, part in splits.items())
+
+    def write(scratch: Path) -> None:
+        for split, part in splits.items():
+            _write_split(part, split, scratch)
+
+    return _export(folder or _exported(fingerprint.encode()), write)
+
+
+def has_rows(data: object) -> bool:
+    """Return whether an object is a DataFrame of pandas or polars, or a list of dicts."""
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return len(data) > 0 and all(isinstance(row, Mapping) for row in data)
+    return type(data).__name__ == "DataFrame" and hasattr(data, "columns")
+
+
+def export_rows(data: Any) -> Path:
+    """Write a DataFrame of pandas or polars, or a list of dicts, to a file in the cache, and return the file."""
+    if hasattr(data, "to_dicts"):  # polars
+        rows = data.to_dicts()
+    else:
+        rows = data.to_dict("records") if hasattr(data, "columns") else data
+    entries = [{str(key): None if _is_nan(value) else value for key, value in row.items()} for row in rows]
+    lines = [json.dumps(entry, ensure_ascii=False, default=_to_json) for entry in entries]
+    content = "".join(f"{line}\n" for line in lines).encode()
+    return _export(_exported(content), lambda scratch: (scratch / ROWS).write_bytes(content)) / ROWS
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and value != value  # an empty cell of pandas
+
+
+def _to_json(value: Any) -> Any:
+    """Return a value that JSON does not have: a number of NumPy as a number, anything else as text."""
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def _exported(fingerprint: bytes) -> Path:
+    return cache_folder().parent / EXPORTED / hashlib.sha256(fingerprint).hexdigest()[:16]
+
+
+def _export(folder: Path, write: Callable[[Path], object]) -> Path:
+    """Write the folder unless it exists, complete or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(folder.parent, wait=True):
         if not folder.exists():
             with atomic_folder(folder) as scratch:
-                for split, part in splits.items():
-                    _write_split(part, split, scratch)
+                write(scratch)
     return folder
 
 

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -17,6 +17,7 @@ from qkv.errors import InputError
 from qkv.registry import registered
 
 FORMATS_PAGE = "docs/how-to/your-own-data.md"
+MEDIA_KINDS = {"images", "captions", "speech"}
 
 FilePaths = Annotated[tuple[FilePath, ...], Strict(False)]
 
@@ -41,7 +42,21 @@ class UserFiles(DatasetConfig):
 
     def read(self) -> Dataset[Any]:
         with naming_page(self.section):
-            return self._read()
+            try:
+                return self._read()
+            except InputError as error:
+                raise type(error)(f"{error}{self._other_kind()}") from None
+
+    def _other_kind(self) -> str:
+        """Return which recipe trains on the files if they are media and the recipe is of texts, or the reverse."""
+        from qkv.datasets.detect import infer_kind  # which imports this module
+
+        with suppress(InputError):
+            kind = infer_kind([*map(Path, self.train)], self.column_names) if self.train else self.registered_name
+            if kind != self.registered_name and {kind, self.registered_name} & MEDIA_KINDS:
+                other = user_datasets()[kind]
+                return f"; these look like {other.description}: qkv train {other.recipe}"
+        return ""
 
     def _read(self) -> Dataset[Any]:
         files, notes = self.split_files(), list[str]()

@@ -48,6 +48,7 @@ Network = Model | ViT
 LIBRARY = "qkv"  # "library" in config.json: model_type alone is ambiguous
 OWN_KEYS = ("library", "model_type", "quantization")  # of config.json, next to those of the model
 T = TypeVar("T")
+MAX_SHOWN = 3  # models in a message
 CHECKPOINT = re.compile(r"step-\d{8,}")
 
 
@@ -249,6 +250,14 @@ def locate(folder: str | os.PathLike[str]) -> Path:
     return fetch(folder)
 
 
+def _models_inside(folder: Path) -> str:
+    """Return a hint at the models in a folder, newest first, such as that of all runs."""
+    inside = [path for path in folder.iterdir() if path.is_dir() and ((path / CONFIG).exists() or checkpoints_in(path))]
+    inside.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    more = ", ..." if len(inside) > MAX_SHOWN else ""
+    return f"; models in it: {', '.join(map(str, inside[:MAX_SHOWN]))}{more}" if inside else ""
+
+
 def resolve(folder: Path) -> Path:
     """Return the folder itself if it is a saved model, else the best (or newest) checkpoint of the training run."""
     if (folder / CONFIG).exists() or ModelFolder(folder).original:
@@ -261,6 +270,7 @@ def resolve(folder: Path) -> Path:
     if not checkpoints:
         raise InputError(
             f"{folder}: not a saved model (no {CONFIG}) or a training run with checkpoints{pickle_hint(folder)}"
+            f"{_models_inside(folder)}"
         )
     match read_manifest(checkpoints[-1]):
         case {"state": {"best": {"step": int(step)}}} if (best := checkpoint_path(folder, step)).is_dir():

@@ -73,6 +73,7 @@ class AttentionProbe(Pipeline):
     """
 
     task_description: ClassVar = "attention of texts"
+    input_types: ClassVar[tuple[type, ...]] = (str, Tagged)
     model_class: ClassVar = object
     unit: ClassVar = "tokens"  # that `max_tokens` counts
     model: TextEncoder | LanguageModel[Any]

@@ -9,10 +9,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from PIL import Image
 
 from qkv.attention import watch
 from qkv.attention.layers import attention_layers
-from qkv.datasets.formats.images import read_image_for_display
+from qkv.datasets.formats.images import ImageSource, image_name, read_image_for_display
 from qkv.interpret.attention_probe import MAX_WEIGHTS, layers_that_fit
 from qkv.interpret.attribution import roll_out
 from qkv.interpret.encoder_predictions import rank_labels
@@ -44,6 +45,7 @@ class PictureProbe(Pipeline):
 
     task_description: ClassVar = "attention over an image"
     model_class: ClassVar = ViT
+    input_types: ClassVar = (str, Path, Image.Image)
     model: ViT
 
     def __init__(self, model: ModelSource, *, device: str | torch.device = "auto") -> None:
@@ -52,14 +54,15 @@ class PictureProbe(Pipeline):
         self.layers = attention_layers(self.model)
 
     @one_or_many
-    def __call__(self, paths: Sequence[str | Path], layer: str | None = None) -> list[PictureAnswer]:
+    def __call__(self, images: Sequence[ImageSource], layer: str | None = None) -> list[PictureAnswer]:
         """Return the attention maps of each picture, resized to the model's input size."""
         config = self.model.config
-        shape, count = (config.channels, config.height, config.width), max(1, len(paths))
-        pictures = [read_image_for_display(Path(path), *shape, count) for path in paths]
+        shape, count = (config.channels, config.height, config.width), max(1, len(images))
+        pictures = [read_image_for_display(image, *shape, count) for image in images]
+        names = [Path(image_name(image)).name for image in images]
         return [
-            self._probe(Path(path).name, pixels, shown, layer, MAX_WEIGHTS // count)
-            for path, (pixels, shown) in zip(paths, pictures, strict=True)
+            self._probe(name, pixels, shown, layer, MAX_WEIGHTS // count)
+            for name, (pixels, shown) in zip(names, pictures, strict=True)
         ]
 
     @torch.inference_mode()

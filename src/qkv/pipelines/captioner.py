@@ -10,11 +10,19 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from jaxtyping import Shaped, UInt8
+from PIL import Image
 
 from qkv.attention import watch
 from qkv.datasets.batching import batch_by_length
 from qkv.datasets.examples.captions import feature_names, read_features
-from qkv.datasets.formats.images import decode_image, pixels_for_display, read_image_for_display, resize_image
+from qkv.datasets.formats.images import (
+    ImageSource,
+    image_name,
+    load_image,
+    pixels_for_display,
+    read_image_for_display,
+    resize_image,
+)
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Request, Sampling, Tokens, generate
 from qkv.models.show_attend_tell import ShowAttendTell
@@ -23,7 +31,6 @@ from qkv.pipelines.inputs.image_preprocessing import as_model_input, as_rgb
 from qkv.pipelines.inputs.text_inputs import inference_batch_size
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import DecoderPipeline, DecoderTokens, one_or_many
-from qkv.runtime.files import open_regular
 from qkv.types import Float, Tensor
 
 MAX_HYPOTHESES = 256  # decoded at a time, if no batch size is given
@@ -68,6 +75,7 @@ class Captioner(DecoderPipeline):
 
     task_description: ClassVar = "image captioning"
     model_class: ClassVar = ShowAttendTell
+    input_types: ClassVar = (str, Path, Image.Image)
     model: ShowAttendTell
 
     def setup(self) -> None:
@@ -76,7 +84,7 @@ class Captioner(DecoderPipeline):
     @one_or_many
     def __call__(
         self,
-        paths: Sequence[str | Path],
+        images: Sequence[ImageSource],
         *,
         num_beams: int = 1,
         num_return_sequences: int = 1,
@@ -85,7 +93,7 @@ class Captioner(DecoderPipeline):
         sampling: Sampling | None = None,
         batch_size: int | None = None,
     ) -> list[Caption]:
-        """Caption one image or several, resized to the model's input size, or each entry of a file of features.
+        """Caption one image or several (paths, or images of PIL), or each entry of a file of features.
 
         With `num_return_sequences` > 1 the result for each image is a list of captions, best first.
         """
@@ -96,11 +104,11 @@ class Captioner(DecoderPipeline):
             max_new_tokens=max_new_tokens,
             sampling=sampling,
         )
-        images = [image for path in paths for image in self._load(Path(path), len(paths))]
+        loaded = [image for source in images for image in self._load(source, len(images))]
         captions: list[list[Caption]] = []
-        lengths = [max(num_beams, num_return_sequences)] * len(images)
+        lengths = [max(num_beams, num_return_sequences)] * len(loaded)
         for rows in batch_by_length(lengths, inference_batch_size(batch_size, MAX_HYPOTHESES)):
-            captions += self._caption([images[row] for row in rows], config)
+            captions += self._caption([loaded[row] for row in rows], config)
         results: list[Any] = captions
         return results if num_return_sequences > 1 else [best for (best,) in results]
 
@@ -182,19 +190,20 @@ class Captioner(DecoderPipeline):
             for number, rows in enumerate(pieces)
         ]
 
-    def load_image(self, path: Path) -> NamedImage:
+    def load_image(self, source: ImageSource) -> NamedImage:
         """Read an image, or the first entry of a file of features."""
-        return next(self._load(path))
+        return next(self._load(source))
 
-    def _load(self, path: Path, count: int = 1) -> Iterator[NamedImage]:
+    def _load(self, source: ImageSource, count: int = 1) -> Iterator[NamedImage]:
         """Yield an image, one of `count` that are kept for display, or the entries of a file of features."""
         config = self.model.config
         expected = (config.channels, config.height, config.width)
-        if path.suffix != FEATURES:
+        path = Path(image_name(source))
+        if isinstance(source, Image.Image) or path.suffix != FEATURES:
             if config.encoder.name == "features":
-                yield self._load_photograph(path, count)
+                yield self._load_photograph(source, count)
                 return
-            yield NamedImage(path.name, *read_image_for_display(path, *expected, count))
+            yield NamedImage(path.name, *read_image_for_display(source, *expected, count))
             return
         names = feature_names(path)
         for name, grid in zip(names, read_features(path, names), strict=True):
@@ -203,15 +212,14 @@ class Captioner(DecoderPipeline):
                 raise InputError(f"{path}: {name} is {list(grid.shape)}, but this model takes {what} {list(expected)}")
             yield NamedImage(name, grid)
 
-    def _load_photograph(self, path: Path, count: int) -> NamedImage:
+    def _load_photograph(self, source: ImageSource, count: int) -> NamedImage:
         """Compute the features of a photograph with the backbone of the training data."""
-        config, extractor = self.model.config, self.extractor
+        config, extractor, path = self.model.config, self.extractor, Path(image_name(source))
         expected = [config.channels, config.height, config.width]
         if extractor is None:
             raise InputError(f"{path}: this model takes features {expected}, not images: pass a {FEATURES} file")
         height, width = (side * extractor.backbone.stride for side in expected[1:])
-        with open_regular(path) as file:
-            photograph = decode_image(file, str(path))
+        photograph = load_image(source)
         (features,) = extractor(np.stack([resize_image(photograph, height, width)]))
         if list(features.shape) != expected:
             raise InputError(f"{path}: {extractor.name} has features {list(features.shape)}, but this model {expected}")

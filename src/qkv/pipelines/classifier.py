@@ -29,7 +29,7 @@ class Classification(Drawable):
         return cls(text, ranked[0][0], dict(ranked))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({quoted(self.label)}, score {self.score:.4f}, text {quoted(self.text)})"
+        return f"{type(self).__name__}({quoted(self.label)}, score {self.score:.4f}, input {quoted(self.text)})"
 
     @property
     def score(self) -> float:

@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from PIL import Image
 
 from qkv.datasets.batching import batch_by_length
-from qkv.datasets.formats.images import read_image
+from qkv.datasets.formats.images import ImageSource, image_name, read_image
 from qkv.errors import InputError
 from qkv.models.vit import ViT
 from qkv.pipelines.classifier import Classification
@@ -28,6 +29,7 @@ class ImageClassifier(Pipeline):
 
     task_description: ClassVar = "image classification"
     model_class: ClassVar = ViT
+    input_types: ClassVar = (str, Path, Image.Image)
     model: ViT
 
     @names_keywords
@@ -39,16 +41,16 @@ class ImageClassifier(Pipeline):
 
     @one_or_many
     @torch.inference_mode()
-    def __call__(self, paths: Sequence[str | Path], *, batch_size: int | None = None) -> list[Classification]:
-        """Classify one image or several, given by their paths."""
+    def __call__(self, images: Sequence[ImageSource], *, batch_size: int | None = None) -> list[Classification]:
+        """Classify one image or several: paths, or images of PIL."""
         config, answers = self.model.config, []
-        for rows in batch_by_length([1] * len(paths), inference_batch_size(batch_size, BATCH_SIZE)):
-            chunk = [paths[row] for row in rows]
-            pixels = [read_image(Path(path), config.channels, config.height, config.width) for path in chunk]
+        for rows in batch_by_length([1] * len(images), inference_batch_size(batch_size, BATCH_SIZE)):
+            chunk = [images[row] for row in rows]
+            pixels = [read_image(image, config.channels, config.height, config.width) for image in chunk]
             logits = self.model(self.scale(torch.from_numpy(np.stack(pixels))).to(self.model.device))
             probabilities = logits.float().softmax(dim=-1).tolist()
             answers += [
-                Classification.from_probabilities(str(path), self.model.labels, row)
-                for path, row in zip(chunk, probabilities, strict=True)
+                Classification.from_probabilities(image_name(image), self.model.labels, row)
+                for image, row in zip(chunk, probabilities, strict=True)
             ]
         return answers

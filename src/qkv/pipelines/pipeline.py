@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import torch
 from torch import nn
 
-from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError, Unsupported
 from qkv.generation import DType, Engine, EngineCache, PackedWeights
 from qkv.hub import load_as
@@ -39,7 +37,7 @@ class Pipeline:
 
     task_description: ClassVar[str]
     model_class: ClassVar[type[Any]]  # base class of the models that the pipeline can run
-    input_types: ClassVar[tuple[type, ...]] = (str, Path, Tagged)  # of one input
+    input_types: ClassVar[tuple[type, ...]] = (str,)  # of one input
     model: Any
 
     @names_keywords
@@ -209,7 +207,7 @@ def one_or_many(
 def input_list(inputs: Any, types: tuple[type, ...], name: str) -> list[Any]:
     """Return the inputs of an iterable; raise if one has the wrong type."""
     names = " or ".join(kind.__name__ for kind in types)
-    if not isinstance(inputs, Iterable) or isinstance(inputs, bytes | dict):
+    if not isinstance(inputs, Iterable) or isinstance(inputs, bytes | dict) or hasattr(inputs, "ndim"):  # an array
         raise InputError(f"{name} must be {names}, or a list of them, not {type(inputs).__name__}")
     items = list(inputs)
     for number, item in enumerate(items, start=1):

@@ -68,6 +68,7 @@ class Recognizer(DecoderPipeline):
 
     task_description: ClassVar = "speech recognition"
     model_class: ClassVar = EncoderDecoder
+    input_types: ClassVar = (str, Path)
     model: EncoderDecoder[Any, Any]
 
     def setup(self) -> None:

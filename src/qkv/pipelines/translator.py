@@ -65,6 +65,7 @@ class Translator(DecoderPipeline):
 
     task_description: ClassVar = "translation"
     model_class: ClassVar = EncoderDecoder
+    input_types: ClassVar[tuple[type, ...]] = (str, Tagged)
     model: EncoderDecoder[Any, Any]
     grammar: Grammar[Any] | None = None  # of the outputs
 

@@ -108,7 +108,7 @@ def add_handlers(app: FastAPI) -> None:
 
     async def http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        response = error_response(error.status_code, str(error.detail))
+        response = error_response(error.status_code, _http_message(request, error))
         response.headers.update(error.headers or {})
         return response
 
@@ -123,6 +123,16 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
 
 
+def _http_message(request: Request, error: HTTPException) -> str:
+    """Return the message of an error of routing, with what was probably meant."""
+    path = request.url.path
+    if error.status_code == 404:
+        return f"unknown path {path}{nearest(path[:100], [*request.app.openapi()['paths'], '/docs'])}"
+    if error.status_code == 405:
+        return f"{path} does not take {request.method}: use {(error.headers or {}).get('Allow', 'another method')}"
+    return str(error.detail)
+
+
 def _field_names(request: Request) -> list[str]:
     """Return the names of the fields of the body of a request."""
     body = getattr(request.scope.get("route"), "body_field", None)
@@ -135,6 +145,8 @@ def _problem(details: Mapping[str, Any], names: Sequence[str]) -> tuple[str | No
     if details["type"] == "json_invalid":
         return None, f"the body is not valid JSON: {details.get('ctx', {}).get('error', details['msg'])}"
     path = [str(part) for part in details["loc"][1:]]
+    if not path and details["type"] in ("model_attributes_type", "dict_type"):
+        return None, "the body must be a JSON object, sent with the header Content-Type: application/json"
     param = ".".join(path)
     if details["type"] == "missing" and param:
         return param, f"{param} is required"

@@ -26,7 +26,6 @@ from qkv.pipelines.question_answerer import QuestionAnswerer
 from qkv.pipelines.story_answerer import StoryAnswerer
 from qkv.pipelines.tagger import Tagger
 from qkv.pipelines.translator import Translator
-from qkv.registry import nearest
 from qkv.runtime.device import pick_device
 from qkv.runtime.text import printable
 from qkv.serve.attention import attention_function
@@ -168,10 +167,9 @@ class ModelPool:
             choice = ", ".join(model.name for model in fitting) or "none of the loaded ones has this endpoint"
             raise RequestError(400, f"model: name one of the models with {endpoint}: {choice}", param="model")
         if name not in self.models:
-            loaded = ", ".join(self.models)
             raise RequestError(
                 404,
-                f"model {printable(repr(name), 100)} is not loaded{nearest(name[:100], self.models)}; loaded: {loaded}",
+                f"model {printable(repr(name), 100)} is not loaded; loaded: {', '.join(self.models)}",
                 param="model",
                 code="model_not_found",
             )

@@ -59,6 +59,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.should_exit:
             self._report(f"listening on {self._address}")
+            self._report("attention: /, endpoints: /docs, stop: Ctrl-C")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         waiting = len(self.server_state.tasks)

@@ -11,7 +11,7 @@ from qkv.datasets.inspection import Columns, Lengths, find_problems
 from qkv.datasets.user_files import UserFiles
 from qkv.hub.meta_model import meta_model
 from qkv.training.finetune import load_pretrained, with_image_size
-from qkv.training.job import tokenizer_and_config
+from qkv.training.job import few_steps, tokenizer_and_config
 from qkv.training.recipe import Recipe
 
 FEW_EXAMPLES = 1000  # for training from random weights
@@ -51,7 +51,7 @@ def check_data(recipe: Recipe, count: int) -> DataReport:
         keys = [key for examples in data.splits.values() for key in recipe.data.keys(examples)]
     warnings = [*repeated, *find_problems(columns, keys), *_too_long(data, columns, tokenizer, config)]
     if pretrained is None:
-        warnings += _too_few(data, parameters)
+        warnings += [*_too_few(data, parameters), *few_steps(recipe, data, task)]
     sizes = {split: data.size(split) for split in data.splits}
     return DataReport(
         kind=data.kind,

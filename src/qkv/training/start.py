@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from qkv.datasets.hugging_face import export_dataset, is_dataset
+from qkv.datasets.hugging_face import export_dataset, export_rows, has_rows, is_dataset
 from qkv.datasets.user_files import user_dataset
 from qkv.errors import InputError
 from qkv.registry import keyword_names, nearest, registered
@@ -24,15 +24,14 @@ from qkv.training.recipe import SECTIONS, Recipe, read_recipe, recipe_table, tas
 from qkv.training.run import Run
 
 SAMPLES = 3  # outputs shown at each validation
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def train(
     recipe: str | os.PathLike[str] | None = None,
     data: Any = None,
     *,
-    valid: Paths | None = None,
-    test: Paths | None = None,
+    valid: Any = None,
+    test: Any = None,
     columns: Mapping[str, str] | None = None,
     output: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
@@ -47,10 +46,10 @@ def train(
     """Train a recipe and return the run: `qkv.train("pairs-gru", data="pairs.tsv", epochs=3, hidden_dim=128)`.
 
     `recipe` is the name of a built-in recipe or the path of a .toml file. `data` are your files (`columns` names their
-    columns by role), a dataset of the library `datasets`, the name of a dataset of qkv, or a dict of the keys of the
-    recipe's table `data`. Other keywords override keys of the recipe: a key of one of its tables (`lr=1e-3`), a table
-    (`model={"cell": "lstm"}`), `seed` or `init`. The folder is `output`, or runs/RECIPE-N. `resume` continues a run;
-    `qkv.train(resume=run, epochs=20)` trains it longer. With `quiet`, nothing is printed.
+    columns by role), a DataFrame, a list of dicts, a dataset of the library `datasets`, the name of a dataset of qkv,
+    or a dict of the keys of the recipe's table `data`. Other keywords override keys of the recipe: a key of one of its
+    tables (`lr=1e-3`), a table (`model={"cell": "lstm"}`), `seed` or `init`. The folder is `output`, or runs/RECIPE-N.
+    `resume` continues a run; `qkv.train(resume=run, epochs=20)` trains it longer. With `quiet`, nothing is printed.
     """
 
     def watching() -> dict[str, Any]:
@@ -199,8 +198,8 @@ def _toml(value: Any, key: str) -> str:
     raise InputError(f"{key} must be a number, a string, a boolean, a list or a dict, not {printable_repr(value)}")
 
 
-def _data_source(data: Any) -> tuple[Mapping[str, Any] | None, Paths | None]:
-    """Return the keys of the table `data`, or else the files: those of an object of `datasets` are written first."""
+def _data_source(data: Any) -> tuple[Mapping[str, Any] | None, Any]:
+    """Return the keys of the table `data`, or else the files; an object of `datasets` is written to files."""
     if is_dataset(data):
         return None, export_dataset(data)
     if isinstance(data, Mapping):
@@ -210,7 +209,14 @@ def _data_source(data: Any) -> tuple[Mapping[str, Any] | None, Paths | None]:
     return None, data
 
 
-def _path_list(paths: Paths | None) -> list[Path] | None:
+def _path_list(paths: Any) -> list[Path] | None:
     if paths is None:
         return None
-    return [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    if has_rows(paths):
+        return [export_rows(paths)]
+    several = [paths] if isinstance(paths, str | os.PathLike) else paths
+    for path in several:
+        if not isinstance(path, str | os.PathLike):
+            kind = type(path).__name__
+            raise InputError(f"data must be paths, a dataset, a DataFrame or a list of dicts, not a list of {kind}")
+    return [Path(path) for path in several]

@@ -22,6 +22,7 @@ _LEAST_WORD_WIDTH = 4  # fits a weight such as .87 and a gap
 _MOST_WORD_WIDTH = 17
 _MOST_LABEL_WIDTH = 20
 _WORTH_A_NUMBER = 0.05
+_NUMBERED = 5  # columns from one number to the next, if numbers would touch
 
 
 def heat_map(attention_map: AttentionMap, *, head: int | None = None, max_lines: int | None = None) -> RenderableType:
@@ -150,7 +151,11 @@ def _fitting(rows: int, panels: int, max_lines: int | None) -> tuple[int, int]:
 
 def _heading(headings: tuple[str, ...], panel: dict[int, int], label_width: int) -> Text:
     gaps = {j: 0 if width == _CHARACTER_WIDTH else 1 for j, width in panel.items()}
-    cells = (_fit(headings[j], width - gaps[j]) + " " * gaps[j] for j, width in panel.items())
+    numbers = all(headings[j].isdecimal() for j in panel) and any(len(headings[j]) >= panel[j] for j in panel)
+    labels = {
+        j: "" if numbers and int(headings[j]) % _NUMBERED else headings[j] for j in panel
+    }  # numbers of two digits would touch
+    cells = (_fit(labels[j], width - gaps[j]) + " " * gaps[j] for j, width in panel.items())
     return Text(" " * (label_width + 1) + "".join(cells))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.console import result, result_json
+from qkv.cli.console import result_json, result_page
 from qkv.cli.search_group import METAVAR, SearchGroup, search, search_words
 from qkv.config import Config, Term, describe_fields, describe_options, describe_type
 from qkv.registry import describe, registered
@@ -47,7 +47,7 @@ def list_recipes(context: typer.Context, json: options.Json = False) -> None:
         return
     rows = [(*info[:4], _time(info.minutes), info.purpose) for info in infos]
     headers = ("recipe", "task", "data", "model", "training time", "purpose")
-    result("\n".join(format_rows(headers, rows, below=2)))
+    result_page("\n".join(format_rows(headers, rows, below=2)))
 
 
 def _time(minutes: "Minutes") -> str:
@@ -69,7 +69,7 @@ def show_recipe(
     if json:
         result_json(tables_json(tables))
     else:
-        print_tables(tables)
+        result_page(format_tables(tables))
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ def config_keys(config: Config, prefix: str = "", from_data: Sequence[str] = ())
         data = FROM_DATA if name in from_data else _to_data(value)
         type_name = describe_type(field.annotation, field.metadata)
         kind = value.kind if isinstance(value, Term) else ""
-        yield Key(f"{prefix}{name}", data, _to_data(field.default), type_name, meanings[name], kind)
+        default = field.get_default(call_default_factory=True)
+        yield Key(f"{prefix}{name}", data, _to_data(default), type_name, meanings[name], kind)
         if isinstance(value, Term):
             yield from _term_keys(value, f"{prefix}{name}.")
 
@@ -122,7 +123,8 @@ def config_keys(config: Config, prefix: str = "", from_data: Sequence[str] = ())
 def _term_keys(term: Term, prefix: str) -> Iterator[Key]:
     meanings = describe_options(term)
     for name, field in term.options_class.model_fields.items():
-        value, default = term.options.get(name, field.default), field.default
+        default = field.get_default(call_default_factory=True)
+        value = term.options.get(name, default)
         type_name = describe_type(field.annotation, field.metadata)
         yield Key(f"{prefix}{name}", _to_data(value), _to_data(default), type_name, meanings[name])
 
@@ -153,20 +155,17 @@ def tables_json(tables: Tables) -> list[Mapping[str, Any]]:
     ]
 
 
-def print_tables(tables: Tables, headers: Sequence[str] = HEADERS) -> None:
-    """Print some columns of the keys of all tables, each with one width."""
+def format_tables(tables: Tables, headers: Sequence[str] = HEADERS) -> str:
+    """Return some columns of the keys of all tables, each with one width."""
     rows = [[key.cells[header] for header in headers] for keys in tables.values() for key in keys]
-    lines = iter(format_rows(headers, rows, below=2))
-    result(next(lines))
+    cells = iter(format_rows(headers, rows, below=2))
+    lines = [next(cells)]
     for title, keys in tables.items():
-        result(f"\n{title}")
-        for _ in keys:
-            result(next(lines))
+        lines += ["", title, *(next(cells) for _ in keys)]
     kinds = sorted({key.kind for keys in tables.values() for key in keys if key.kind})
     if kinds:
-        result("\nvalues")
-    for kind in kinds:
-        result(f"{kind}: {', '.join(sorted(registered(kind)))}")
+        lines += ["", "values"]
+    return "\n".join([*lines, *(f"{kind}: {', '.join(sorted(registered(kind)))}" for kind in kinds)])
 
 
 def format_rows(headers: Sequence[str], rows: Sequence[Sequence[str]], below: int = 1) -> list[str]:

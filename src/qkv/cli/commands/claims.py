@@ -10,7 +10,7 @@ import typer
 from qkv.cli import options
 from qkv.cli.commands.catalog import format_rows
 from qkv.cli.commands.sweep import interrupt
-from qkv.cli.console import info, result, result_json
+from qkv.cli.console import info, result, result_json, result_page
 from qkv.errors import InputError
 from qkv.runtime.files import RUNS
 from qkv.runtime.text import message_line
@@ -57,7 +57,7 @@ def list_claims(
         notes = ",".join(dict.fromkeys(note.number for note in claim.notes))
         rows.append((str(claim.number), claim.registered_name, notes, verdict, scale, claim.title))
     if not json:
-        result("\n".join(format_rows(("", "claim", "notes", "verdict", "scale", "title"), rows)))
+        result_page("\n".join(format_rows(("", "claim", "notes", "verdict", "scale", "title"), rows)))
 
 
 @app.command(name="show")

@@ -12,7 +12,7 @@ import typer
 from qkv.cli import options
 from qkv.cli.commands import check, shards
 from qkv.cli.commands.catalog import format_rows
-from qkv.cli.console import info, note, progress_bar, result, result_json, result_line
+from qkv.cli.console import info, note, progress_bar, result, result_json, result_line, result_page
 from qkv.config import build
 from qkv.errors import InputError
 from qkv.registry import nearest
@@ -52,7 +52,7 @@ def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> N
         else:
             rows.append((name, f"{size / 1e6:.1f} MB" if size else "", entry.license, where, entry.summary))
     if rows:
-        result("\n".join(format_rows(("dataset", "size", "license", "where", "description"), rows, below=3)))
+        result_page("\n".join(format_rows(("dataset", "size", "license", "where", "description"), rows, below=3)))
 
 
 def _where(store: "DatasetCache", files: tuple["DataFile", ...]) -> str:

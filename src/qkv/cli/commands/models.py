@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.commands.catalog import config_keys, format_rows, format_value, print_tables, tables_json
+from qkv.cli.commands.catalog import config_keys, format_rows, format_tables, format_value, tables_json
 from qkv.cli.commands.convert import DType
-from qkv.cli.console import info, progress_bar, result, result_json
+from qkv.cli.console import info, progress_bar, result, result_json, result_markdown, result_page
 from qkv.cli.search_group import METAVAR, SearchGroup, search, search_words
 from qkv.errors import InputError
 from qkv.registry import describe, lookup, nearest, registered
@@ -37,32 +37,33 @@ def list_models(context: typer.Context, plugin: options.Plugin = None, json: opt
         return
     pretrained = [entry for entry in entries if entry["kind"] == "pretrained"]
     architectures = [entry for entry in entries if entry["kind"] == "architecture"]
+    paragraphs = []
     if pretrained:
-        _print_pretrained(pretrained)
-        result("\nqkv models show NAME prints the model card.")
+        paragraphs += [_format_pretrained(pretrained), "qkv models show NAME prints the model card."]
     if pretrained and architectures:
-        result("\nModels without weights, for qkv train:\n")
+        paragraphs.append("Models without weights, for qkv train:")
     if architectures:
-        _print_architectures(architectures)
+        paragraphs.append(_format_architectures(architectures))
+    result_page("\n\n".join(paragraphs))
 
 
-def _print_pretrained(entries: list[dict[str, Any]]) -> None:
+def _format_pretrained(entries: list[dict[str, Any]]) -> str:
     rows = [
         (entry["name"], entry["task"], entry["data"], f"{entry['bytes'] / 1e6:.1f} MB", entry["score"],
          entry["where"], entry["description"])
         for entry in entries
     ]  # fmt: skip
     headers = ("pretrained model", "task", "data", "size", "score", "where", "description")
-    result("\n".join(format_rows(headers, rows, below=2)))
+    return "\n".join(format_rows(headers, rows, below=2))
 
 
-def _print_architectures(entries: list[dict[str, Any]]) -> None:
+def _format_architectures(entries: list[dict[str, Any]]) -> str:
     lines = []
     for entry in entries:
         presets = entry["presets"]
         shown = presets if len(presets) < 6 else [*presets[:2], "...", presets[-1]]
         lines.append((entry["name"], entry["class"], ", ".join(entry["tasks"]), ", ".join(shown), entry["description"]))
-    result("\n".join(format_rows(("architecture", "class", "tasks", "presets", "description"), lines, below=2)))
+    return "\n".join(format_rows(("architecture", "class", "tasks", "presets", "description"), lines, below=2))
 
 
 def _pretrained() -> list[dict[str, Any]]:
@@ -132,7 +133,7 @@ def _show_card(folder: Path, *, json: bool) -> None:
         entry = next(entry for entry in _pretrained() if entry["name"] == folder.name)
         result_json({**entry, "folder": str(folder), "card": card})
     else:
-        result(card.rstrip())
+        result_markdown(card.rstrip())
 
 
 def _show_architecture(name: str, *, json: bool) -> None:
@@ -143,12 +144,12 @@ def _show_architecture(name: str, *, json: bool) -> None:
         result_json({"name": name, "class": model.__name__, "tasks": _tasks(model), "presets": presets,
                      "keys": tables_json(tables)})  # fmt: skip
         return
-    print_tables(tables, ("key", "default", "type", "meaning"))
+    lines = [format_tables(tables, ("key", "default", "type", "meaning"))]
     if presets:
-        result("\npresets")
+        lines.append("\npresets")
     for preset, sizes in presets.items():
-        result(f"{preset}: {', '.join(f'{key} = {format_value(value)}' for key, value in sizes.items())}")
-    result(f"\ntasks\n{', '.join(_tasks(model))}")
+        lines.append(f"{preset}: {', '.join(f'{key} = {format_value(value)}' for key, value in sizes.items())}")
+    result_page("\n".join([*lines, f"\ntasks\n{', '.join(_tasks(model))}"]))
 
 
 @app.command(name="download")

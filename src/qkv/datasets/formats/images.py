@@ -30,6 +30,7 @@ MAX_SHOWN_SIDE = 1600  # pixels of the longer side of an image for display
 MAX_SHOWN_BYTES = 2**28  # of all images of a call, for display
 MAX_SCANS = 2**8  # of a progressive JPEG, each a pass over all pixels; encoders write about 10
 ROWS = 2**10  # converted at once
+ImageSource = str | Path | Image.Image  # a file, or an image in memory
 MODES_16_BIT = ("I", "I;16", "I;16B", "I;16L", "I;16N")  # grayscale
 
 
@@ -73,16 +74,16 @@ def parse_idx(data: bytes, where: str, dimensions: int) -> UInt8[ndarray, "..."]
     return np.frombuffer(bytearray(data), dtype=np.uint8, offset=header).reshape(sizes)  # writable
 
 
-def read_image(path: Path, channels: int, height: int, width: int) -> UInt8[ndarray, "channels height width"]:
+def read_image(source: ImageSource, channels: int, height: int, width: int) -> UInt8[ndarray, "channels height width"]:
     """Read an image, rotated according to EXIF, resized, with transparent pixels on white."""
-    return resize_image(_open_image(path, channels), height, width)
+    return resize_image(_load_for(source, channels), height, width)
 
 
 def read_image_for_display(
-    path: Path, channels: int, height: int, width: int, count: int
+    source: ImageSource, channels: int, height: int, width: int, count: int
 ) -> tuple[UInt8[ndarray, "channels height width"], UInt8[ndarray, "rows columns colours"]]:
     """Read an image as `read_image` does; also return it for display, one of `count` images."""
-    image = _open_image(path, channels)
+    image = _load_for(source, channels)
     return resize_image(image, height, width), pixels_for_display(image, count)
 
 
@@ -94,11 +95,25 @@ def pixels_for_display(image: Image.Image, count: int) -> UInt8[ndarray, "rows c
     return np.asarray(shown)
 
 
-def _open_image(path: Path, channels: int) -> Image.Image:
+def _load_for(source: ImageSource, channels: int) -> Image.Image:
+    """Return an image as a model with this number of channels needs it."""
     if channels not in (1, 3):
-        raise InputError(f"{path}: images have one channel (grayscale) or three (RGB), but this model has {channels}")
-    with open_regular(path) as file:
-        return decode_image(file, str(path), "L" if channels == 1 else "RGB")
+        name = image_name(source)
+        raise InputError(f"{name}: images have one channel (grayscale) or three (RGB), but this model has {channels}")
+    return load_image(source, "L" if channels == 1 else "RGB")
+
+
+def load_image(source: ImageSource, mode: str = "RGB") -> Image.Image:
+    """Return an image in the given mode, rotated according to EXIF, with transparent pixels on white."""
+    if isinstance(source, Image.Image):
+        return _upright(source.copy(), mode)
+    with open_regular(Path(source)) as file:
+        return decode_image(file, str(source), mode)
+
+
+def image_name(source: ImageSource) -> str:
+    """Return the name of an image: its path, also of the file that an image in memory was read from, or "image"."""
+    return str((getattr(source, "filename", "") or "image") if isinstance(source, Image.Image) else source)
 
 
 def read_images(
@@ -169,11 +184,16 @@ def _decode(file: IO[bytes], mode: str) -> Image.Image:
             _check_scans(file)
         with silence_native_stderr():  # libtiff writes warnings to stderr
             image.load()
-        ImageOps.exif_transpose(image, in_place=True)
-        flat = Image.new(mode, image.size)
-        for top in range(0, image.height, ROWS):  # in parts, because a conversion makes several copies
-            part = image.crop((0, top, image.width, min(top + ROWS, image.height)))
-            flat.paste(_on_white(part).convert(mode), (0, top))
+        return _upright(image, mode)
+
+
+def _upright(image: Image.Image, mode: str) -> Image.Image:
+    """Rotate a loaded image in place according to EXIF, and return it in the given mode."""
+    ImageOps.exif_transpose(image, in_place=True)
+    flat = Image.new(mode, image.size)
+    for top in range(0, image.height, ROWS):  # in parts, because a conversion makes several copies
+        part = image.crop((0, top, image.width, min(top + ROWS, image.height)))
+        flat.paste(_on_white(part).convert(mode), (0, top))
     return flat
 
 

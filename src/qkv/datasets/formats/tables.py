@@ -141,7 +141,7 @@ def _wrong_width(
 ) -> str:
     number, cells = row
     line = "".join(cells)
-    hint = ""
+    hint = names = ""
     if columns:
         hint = f"; data.column_names names {', '.join(columns)} only"
     elif len(cells) == 1 and line.lstrip().startswith("{"):
@@ -149,12 +149,14 @@ def _wrong_width(
     elif len(cells) == 1 and "," in line and separator == "tab":
         hint = "; the name of a CSV file must end in .csv"
     elif len(cells) > len(expected) and number == 1:
-        hint = "; other tables need a header with these names, or --column"
+        shown = [printable(repr(cell.strip()), 30) for cell in cells[:MAX_SHOWN]]
+        names = f" ({', '.join([*shown, '...'] if len(cells) > MAX_SHOWN else shown)})"
+        hint = f"; if it is a header, name its columns: {' '.join(f'--column {name}=NAME' for name in expected)}"
     shown = [printable(name, 30) for name in expected]
     columns_expected = f", one {separator}, ".join(shown) if separator == "tab" else f", {separator}, ".join(shown)
     if len(expected) > 4:
         columns_expected = f"{len(expected)} columns"
-    return f"{where}: line {number} has {len(cells)} column(s); expected {columns_expected}{hint}"
+    return f"{where}: line {number} has {len(cells)} column(s){names}; expected {columns_expected}{hint}"
 
 
 def _from_json(lines: Sequence[str], where: str, roles: Sequence[Role], columns: Mapping[str, str]) -> Table:
@@ -220,6 +222,7 @@ def _example(roles: Sequence[Role]) -> str:
     return "{" + ", ".join(f'"{role.name}": "..."' for role in roles if role.required) + "}"
 
 
+MAX_SHOWN = 6  # columns in a message
 CSV = ".csv"
 JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (CSV, *JSON_LINES, ".tsv")  # suffixes of tables; files with other names are read as TSV

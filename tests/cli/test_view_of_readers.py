@@ -114,3 +114,11 @@ def test_invalid_arguments_are_errors_and_nothing_is_written(qkv, folders, tmp_p
     inputs = [folders["picture"] if word == "PICTURE" else word for word in arguments]
     assert words in qkv("view", folders[model], *inputs, "--page", tmp_path / "a.html").error
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_pretrained_model_without_its_data_needs_a_text(qkv, tmp_path, monkeypatch):
+    for name in ("QKV_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    error = qkv("view", "tatoeba-en-de").error
+    assert error.startswith("error: tatoeba-en-de: pass a text")
+    assert "deu-eng.zip" in error

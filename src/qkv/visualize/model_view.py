@@ -136,8 +136,16 @@ def _find(model: ModelSource, device: str) -> _FoundView:
         name = type(model).__name__
         return _FoundView(name, name, find_view(_LoadedModel(model))(model, device, lambda: _no_data(name)))
     name, folder = os.fspath(model), ModelFolder(locate(model))
-    view = find_view(folder)(Path(name), device, lambda: open_run(Path(name))[1])
+    view = find_view(folder)(Path(name), device, lambda: _test_data(name, view.inputs))
     return _FoundView(name, f"{name} is a {folder.network.__name__}", view)
+
+
+def _test_data(name: str, inputs: str) -> Dataset[Any]:
+    """Return the dataset of a run, whose test examples are shown if no inputs are passed."""
+    try:
+        return open_run(Path(name))[1]
+    except InputError as error:
+        raise InputError(f"{name}: pass {inputs}; its test examples cannot be shown: {error}") from error
 
 
 def check_comparable(shown: View, other: _FoundView, sources: Sequence[str | Tagged], values: dict[str, Any]) -> None:

@@ -120,5 +120,5 @@ def test_a_pretrained_model_without_its_data_needs_a_text(qkv, tmp_path, monkeyp
     for name in ("QKV_DATA", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     error = qkv("view", "tatoeba-en-de").error
-    assert error.startswith("error: tatoeba-en-de: pass a text")
+    assert error.startswith("tatoeba-en-de: pass a text")
     assert "deu-eng.zip" in error

@@ -136,7 +136,8 @@ def _find(model: ModelSource, device: str) -> _FoundView:
         name = type(model).__name__
         return _FoundView(name, name, find_view(_LoadedModel(model))(model, device, lambda: _no_data(name)))
     name, folder = os.fspath(model), ModelFolder(locate(model))
-    view = find_view(folder)(Path(name), device, lambda: _test_data(name, view.inputs))
+    view_class = find_view(folder)
+    view = view_class(Path(name), device, lambda: _test_data(name, view_class.inputs))
     return _FoundView(name, f"{name} is a {folder.network.__name__}", view)
 
 

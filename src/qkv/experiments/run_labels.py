@@ -10,7 +10,8 @@ FOLD = "data.fold"
 FILES = ("data.train", "data.valid", "data.test")  # user files
 FOLDERS = ("init",)
 RUNS = "runs"  # default folder of runs
-NOT_IN_LABEL = (FOLD, "train.validate_every", "train.save_every", "train.keep")  # they do not change the model
+# They do not change the model, or (train.compile) by rounding errors only.
+NOT_IN_LABEL = (FOLD, "train.validate_every", "train.save_every", "train.keep", "train.compile")
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 

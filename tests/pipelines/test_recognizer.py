@@ -1,5 +1,6 @@
 """The recognizer: windows, streaming, searches, constraints and attention, for both kinds of model."""
 
+import wave
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,41 @@ def test_models_of_texts_and_of_speech_are_told_apart() -> None:
         Recognizer(RNNSeq2Seq(config), tokenizer())
     with pytest.raises(InputError, match="qkv transcribe"):
         qkv.Translator(whisper(), tokenizer())
+
+
+def test_an_array_gives_the_transcript_of_its_file(tmp_path: Path) -> None:
+    recognizer = Recognizer(whisper(), tokenizer(), use_engine=False)
+    path = write_wav(tmp_path / "a.wav", 1.5)
+    with wave.open(str(path)) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2")
+    expected = recognizer(path)
+    assert expected.new_tokens
+    for array in (samples, samples / 32768, (samples / 32768).tolist(), torch.from_numpy(samples.copy())):
+        transcript = recognizer({"array": array, "sampling_rate": 16000, "path": "x/b.wav"})
+        assert (transcript.text, transcript.source, transcript.score) == (expected.text, "b.wav", expected.score)
+    item = {"array": samples, "sampling_rate": 16000}
+    assert [transcript.score for transcript in recognizer([path, item])] == pytest.approx([expected.score] * 2)
+    for streamed, segment in zip(recognizer.stream(item), expected.segments, strict=True):
+        assert (streamed.text, streamed.end) == (segment.text, segment.end)
+        assert np.array_equal(streamed.features, segment.features)
+    other = recognizer({"array": samples, "sampling_rate": 8000})
+    assert other.segments[-1].end == pytest.approx(2 * expected.segments[-1].end)
+
+
+@pytest.mark.parametrize(
+    ("item", "word"),
+    [
+        ({"array": [0.1]}, "sampling_rate is missing"),
+        ({"sampling_rate": 16000}, "array is missing"),
+        ({"array": [], "sampling_rate": 16000}, "at least one"),
+        ({"array": [[0.1, 0.2]], "sampling_rate": 16000}, "one channel"),
+        ({"array": ["a"], "sampling_rate": 16000}, "one dimension"),
+        ({"array": [float("nan")], "sampling_rate": 16000}, "not finite"),
+        ({"array": [0.1], "sampling_rate": 10}, "sampling_rate"),
+        ({"array": [0.1], "sampling_rate": True}, "sampling_rate"),
+        ({"array": [0.1], "sampling_rate": "16000"}, "sampling_rate"),
+    ],
+)
+def test_invalid_arrays_are_errors(item: dict[str, Any], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        Recognizer(whisper(), tokenizer(), use_engine=False)(item)

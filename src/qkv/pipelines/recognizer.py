@@ -12,7 +12,7 @@ from jaxtyping import Float32
 
 from qkv.attention import watch
 from qkv.datasets.batching import BatchSize, batch_by_length
-from qkv.datasets.formats.audio import WavFile
+from qkv.datasets.formats.audio import Recording, WavFile, open_sound
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Request, Tokens, generate
 from qkv.nn.encoders.log_mel import HOPS_PER_SECOND, LogMel, resample
@@ -63,12 +63,13 @@ class AudioWindow:
 class Recognizer(DecoderPipeline):
     """A speech recognizer with its tokenizer: `Recognizer("runs/digits-las-0")("call.wav").text`.
 
-    A recording that is longer than the model's input is read in windows, cut where it is quiet.
+    A recording is a WAV file, or a dict of `array` and `sampling_rate` as in `datasets`. One that is longer than the
+    model's input is read in windows, cut where it is quiet.
     """
 
     task_description: ClassVar = "speech recognition"
     model_class: ClassVar = EncoderDecoder
-    input_types: ClassVar = (str, Path)
+    input_types: ClassVar = (str, Path, dict)
     model: EncoderDecoder[Any, Any]
 
     def setup(self) -> None:
@@ -94,27 +95,26 @@ class Recognizer(DecoderPipeline):
     @one_or_many
     def __call__(
         self,
-        paths: Sequence[str | Path],
+        recordings: Sequence[str | Path | dict[str, Any]],
         *,
         num_beams: int = 1,
         length_penalty: float = 1.0,
         max_new_tokens: int | None = None,
         batch_size: int | None = None,
     ) -> list[Transcript]:
-        """Transcribe one WAV file or several; `max_new_tokens` is the limit of a window."""
+        """Transcribe one recording or several; `max_new_tokens` is the limit of a window."""
         config = GenerationConfig(num_beams=num_beams, length_penalty=length_penalty, max_new_tokens=max_new_tokens)
-        files = [WavFile.open(Path(path)) for path in paths]
-        windows = [list(self._windows(file)) for file in files]
+        sounds = [open_sound(recording) for recording in recordings]
+        windows = [list(self._windows(sound)) for sound in sounds]
         flat = [window for some in windows for window in some]
         segments = iter(self._transcribe(flat, config, batch_size))
         return [
-            _transcript(file.path.name, [next(segments) for _ in some])
-            for file, some in zip(files, windows, strict=True)
+            _transcript(sound.name, [next(segments) for _ in some]) for sound, some in zip(sounds, windows, strict=True)
         ]
 
-    def stream(self, path: str | Path, config: GenerationConfig = GREEDY) -> Iterator[Segment]:
-        """Yield the transcript of each window of a WAV file; a window is read when the last is transcribed."""
-        for window in self._windows(WavFile.open(Path(path))):
+    def stream(self, recording: str | Path | dict[str, Any], config: GenerationConfig = GREEDY) -> Iterator[Segment]:
+        """Yield the transcript of each window of a recording; a window is read when the last is transcribed."""
+        for window in self._windows(open_sound(recording)):
             yield from self._transcribe([window], config)
 
     @torch.inference_mode()
@@ -221,14 +221,14 @@ class Recognizer(DecoderPipeline):
             weights = {"alignment": np.stack(by_number), **weights}
         return tuple(AttentionMap(name, rows, columns, part) for name, part in weights.items())
 
-    def _windows(self, file: WavFile) -> Iterator[AudioWindow]:
-        """Read a file window by window."""
-        limit, start = int(self.max_seconds * file.rate), 0
-        while start < file.samples:
-            samples = file.read(start, limit)
-            if start + len(samples) < file.samples:
-                samples = samples[: quietest_cut(samples, file.rate)]
-            yield AudioWindow(resample(torch.from_numpy(samples), file.rate, self.log_mel.rate), start / file.rate)
+    def _windows(self, sound: WavFile | Recording) -> Iterator[AudioWindow]:
+        """Read a recording window by window."""
+        limit, start = int(self.max_seconds * sound.rate), 0
+        while start < sound.samples:
+            samples = sound.read(start, limit)
+            if start + len(samples) < sound.samples:
+                samples = samples[: quietest_cut(samples, sound.rate)]
+            yield AudioWindow(resample(torch.from_numpy(samples), sound.rate, self.log_mel.rate), start / sound.rate)
             start += len(samples)
 
 

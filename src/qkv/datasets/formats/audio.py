@@ -1,4 +1,4 @@
-"""WAV files of users, which are not trusted: PCM of 8, 16, 24 or 32 bits, and floats of 32 or 64 bits.
+"""Recordings of users, which are not trusted: arrays, and WAV files (PCM of 8 to 32 bits, floats of 32 or 64 bits).
 
 A RIFF file is a list of chunks, each with a name of four characters and its size in bytes: "fmt " describes the
 samples, "data" has them. Only the part that is asked for is read.
@@ -7,8 +7,10 @@ samples, "data" has them. Only the part that is asked for is read.
 import io
 import os
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
@@ -48,6 +50,10 @@ class WavFile:
                 raise InputError(f"{path}: {reason}") from None
 
     @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
     def seconds(self) -> float:
         return self.samples / self.rate
 
@@ -78,6 +84,47 @@ class WavFile:
             wide[:, 1:] = np.frombuffer(data, dtype=np.uint8).reshape(-1, 3)
             return wide.view("<i4")[:, 0] / 2**31
         return np.frombuffer(data, dtype=f"<i{self.bits // 8}") / 2.0 ** (self.bits - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A recording in memory: `Recording.of({"array": samples, "sampling_rate": 16000})`, as in `datasets`."""
+
+    waveform: Float32[ndarray, "samples"]
+    rate: int
+    name: str = "recording"
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any]) -> "Recording":
+        """Check a recording; integers are scaled to [-1, 1]."""
+        if missing := {"array", "sampling_rate"} - item.keys():
+            raise InputError(f"a recording is {{'array': samples, 'sampling_rate': 16000}}: {min(missing)} is missing")
+        array, rate = np.asarray(item["array"]), item["sampling_rate"]
+        if array.ndim != 1 or array.dtype.kind not in "if" or not array.size:
+            raise InputError(
+                "the array of a recording must have one dimension, with at least one number, not the shape "
+                f"{list(array.shape)} of {array.dtype}: pass one channel, or the mean of the channels"
+            )
+        if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or not MIN_RATE <= rate <= MAX_RATE:
+            raise InputError(f"the sampling_rate of a recording must be {MIN_RATE:,} to {MAX_RATE:,}, not {rate!r}")
+        scale = 2.0 ** (8 * array.dtype.itemsize - 1) if array.dtype.kind == "i" else 1.0
+        waveform = (array / scale).astype(np.float32)
+        if not np.isfinite(waveform).all():
+            raise InputError("some samples of a recording are not finite")
+        return cls(waveform, int(rate), str(Path(item.get("path") or cls.name).name))
+
+    @property
+    def samples(self) -> int:
+        return len(self.waveform)
+
+    def read(self, start: int = 0, count: int | None = None) -> Float32[ndarray, "samples"]:
+        """Return samples in [-1, 1], fewer than `count` at the end."""
+        return self.waveform[start:][:count]
+
+
+def open_sound(source: str | Path | Mapping[str, Any]) -> WavFile | Recording:
+    """Return the recording of a WAV file, or of a dict with an array."""
+    return Recording.of(source) if isinstance(source, Mapping) else WavFile.open(Path(source))
 
 
 def _read_header(file: io.BufferedReader) -> tuple[int, int, int, bool, int, int]:

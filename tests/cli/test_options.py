@@ -32,7 +32,18 @@ PIPELINES = [
     (view.view, library.Translator.__call__),
     (view.view, ViewOptions),
 ]
-NOT_OPTIONS = {"self", "texts", "prompts", "paths", "sentences", "questions", "context", "sampling", "attention"}
+NOT_OPTIONS = {
+    "self",
+    "texts",
+    "prompts",
+    "images",
+    "recordings",
+    "sentences",
+    "questions",
+    "context",
+    "sampling",
+    "attention",
+}
 TRANSLATED = inspect.signature(library.Translator.__call__).parameters.keys()
 NOT_IN_VIEW = {"max_lines", "command"} | TRANSLATED - {"num_beams"}
 NOT_IN_EVALUATE = set(GenerationConfig.model_fields) - {"num_beams", "length_penalty"}

@@ -170,7 +170,9 @@ def test_an_array_gives_the_transcript_of_its_file(tmp_path: Path) -> None:
         ({"sampling_rate": 16000}, "array is missing"),
         ({"array": [], "sampling_rate": 16000}, "at least one"),
         ({"array": [[0.1, 0.2]], "sampling_rate": 16000}, "one channel"),
-        ({"array": ["a"], "sampling_rate": 16000}, "one dimension"),
+        ({"array": ["a"], "sampling_rate": 16000}, "int16"),
+        ({"array": [1000, -2000], "sampling_rate": 16000}, "int64"),  # as 64-bit samples, it would be silent
+        ({"array": np.array([1], np.uint8), "sampling_rate": 16000}, "uint8"),
         ({"array": [float("nan")], "sampling_rate": 16000}, "not finite"),
         ({"array": [0.1], "sampling_rate": 10}, "sampling_rate"),
         ({"array": [0.1], "sampling_rate": True}, "sampling_rate"),

@@ -100,11 +100,13 @@ class Recording:
         if missing := {"array", "sampling_rate"} - item.keys():
             raise InputError(f"a recording is {{'array': samples, 'sampling_rate': 16000}}: {min(missing)} is missing")
         array, rate = np.asarray(item["array"]), item["sampling_rate"]
-        if array.ndim != 1 or array.dtype.kind not in "if" or not array.size:
+        if array.ndim != 1 or not array.size:
             raise InputError(
                 "the array of a recording must have one dimension, with at least one number, not the shape "
-                f"{list(array.shape)} of {array.dtype}: pass one channel, or the mean of the channels"
+                f"{list(array.shape)}: pass one channel, or the mean of the channels"
             )
+        if array.dtype.kind != "f" and array.dtype not in (np.int16, np.int32):  # the scale of others is not known
+            raise InputError(f"the array of a recording must have floats, int16 or int32, not {array.dtype}")
         if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or not MIN_RATE <= rate <= MAX_RATE:
             raise InputError(f"the sampling_rate of a recording must be {MIN_RATE:,} to {MAX_RATE:,}, not {rate!r}")
         scale = 2.0 ** (8 * array.dtype.itemsize - 1) if array.dtype.kind == "i" else 1.0

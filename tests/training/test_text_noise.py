@@ -39,6 +39,25 @@ def test_seed_and_epoch_determine_the_noise():
     assert noise.apply(PAIRS, 3, 7) != noise.apply(PAIRS, 4, 7)
 
 
+def test_phrases_of_the_pairs():
+    pairs = [Pair("The red house", "Das rote Haus"), Pair("The red book", "Das rote Buch"), Pair("A house", "Ein Haus")]
+    noise = TextNoise(phrases=0.5)
+    alignment = noise.align(pairs * 100)
+    epochs = [noise.apply(pairs * 100, 0, epoch, alignment) for epoch in range(2)]
+    assert epochs[0] != epochs[1]
+    assert epochs[0] == noise.apply(pairs * 100, 0, 0, alignment)
+    changed = [pair for pair in epochs[0] if pair not in pairs]
+    assert 90 < len(changed) < 160  # some phrases are the whole pair
+    texts = {(pair.source, pair.target) for pair in changed}
+    assert {("house", "Haus"), ("House", "Haus"), ("red book.", "rote Buch."), ("Red house", "Rote Haus")} <= texts
+    assert TextNoise(lowercase=0.5).align(pairs) is None
+
+
+def test_phrases_need_one_target_language():
+    with pytest.raises(InputError, match="phrases"):
+        TextNoise(phrases=0.5).align([Pair("<2fr> A house", "Une maison")])
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [

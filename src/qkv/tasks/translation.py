@@ -85,7 +85,7 @@ class TranslationConfig(TaskConfig):
     bpe_dropout: Rate = 0.0  # probability of dropping a BPE merge, resampled per epoch (Provilkov et al. 2020)
     r_drop: NonNegativeFloat = 0.0  # alpha of R-Drop: outputs under two dropout masks must agree (Wu et al. 2021)
     scheduled_sampling: ScheduledSampling | None = None  # feed the model's own tokens in training, more in each epoch
-    text_noise: TextNoise | None = None  # train on texts in lower case and without final punctuation, too
+    text_noise: TextNoise | None = None  # train on phrases, lower case and no punctuation, too
 
 
 @register("task", "translate")
@@ -163,6 +163,8 @@ class TranslationTask(Task):
         self.train = self._fitting(data.splits["train"], "training")
         valid, size = self._fitting(data.splits["valid"], "validation"), self.train_config.valid_size
         self.valid = EncodedPairs(valid.pairs[:size], valid.tokens[:size])
+        noise = self.options.text_noise
+        self.alignment = None if noise is None else noise.align(self.train.pairs)
         self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
         self.sampling_probability = 0.0  # of feeding the model's own token in this epoch
         self.capturable = self.options.scheduled_sampling is None  # a recording would keep the probability
@@ -201,7 +203,7 @@ class TranslationTask(Task):
         dropout, noise, plain = self.options.bpe_dropout, self.options.text_noise, self.train.pairs
         if not dropout and noise is None:
             return self.train.tokens
-        pairs = plain if noise is None else noise.apply(plain, self.seed, epoch)
+        pairs = plain if noise is None else noise.apply(plain, self.seed, epoch, self.alignment)
         changed = [row for row, pair in enumerate(pairs) if dropout or pair is not plain[row]]
         tokens = list(self.train.tokens)
         for row, encoded in zip(

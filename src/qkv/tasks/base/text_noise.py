@@ -4,22 +4,47 @@ import re
 
 from qkv.config import Config, Rate
 from qkv.datasets.counter_rng import CounterRNG
-from qkv.datasets.examples.pair import Pair
+from qkv.datasets.examples.pair import Pair, target_language
+from qkv.datasets.word_alignment import WordAlignment
+from qkv.errors import InputError
 
 FINAL_PUNCTUATION = re.compile(r"[\s.!?…]+$")
+CAPITALIZED, PUNCTUATED = 0.5, 0.3  # probabilities that a phrase begins and ends like a sentence
 
 
 class TextNoise(Config):
-    """Pairs without final punctuation and sources in lower case, drawn again in each epoch."""
+    """Words and phrases, pairs without final punctuation and sources in lower case, drawn again in each epoch."""
 
     lowercase: Rate = 0.0  # probability of a source in lower case; its target keeps its case
     unpunctuated: Rate = 0.0  # probability of a pair without the final punctuation of both texts
+    phrases: Rate = 0.0  # probability of a word or phrase of the pair and its translation, by word alignment
 
-    def apply(self, pairs: list[Pair], seed: int, epoch: int) -> list[Pair]:
+    def align(self, pairs: list[Pair]) -> WordAlignment | None:
+        """Align the words of the training pairs if `phrases` needs it."""
+        if not self.phrases:
+            return None
+        if any(target_language(pair.source) for pair in pairs):
+            raise InputError("task.text_noise.phrases needs a single target language: remove it")
+        return WordAlignment(pairs)
+
+    def apply(self, pairs: list[Pair], seed: int, epoch: int, alignment: WordAlignment | None = None) -> list[Pair]:
         """Return the pairs of an epoch; those without noise are the same objects. Gold alignments are dropped."""
         rng = CounterRNG(seed, range(epoch * len(pairs), (epoch + 1) * len(pairs)))
-        draws = rng.uniform(2) < (self.lowercase, self.unpunctuated)
-        return [_noisy(pair, *row) for pair, row in zip(pairs, draws.tolist(), strict=True)]
+        draws = rng.uniform(6)
+        noisy = draws[:, :5] < (self.lowercase, self.unpunctuated, self.phrases, CAPITALIZED, PUNCTUATED)
+        result = list(pairs)
+        for row, (lowercase, unpunctuated, phrase, *sentence) in enumerate(noisy.tolist()):
+            if phrase and alignment is not None and (phrases := alignment.phrases(row)):
+                result[row] = _like_sentence(phrases[int(draws[row, 5] * len(phrases))], *sentence)
+            result[row] = _noisy(result[row], lowercase, unpunctuated)
+        return result
+
+
+def _like_sentence(pair: Pair, capitalized: bool, punctuated: bool) -> Pair:
+    source, target = pair.source, pair.target
+    if capitalized:
+        source, target = source[0].upper() + source[1:], target[0].upper() + target[1:]
+    return Pair(f"{source}.", f"{target}.") if punctuated else Pair(source, target)
 
 
 def _noisy(pair: Pair, lowercase: bool, unpunctuated: bool) -> Pair:

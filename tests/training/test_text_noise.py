@@ -1,5 +1,6 @@
-"""Noise in the training texts: sources in lower case, pairs without final punctuation, drawn again in each epoch."""
+"""Noise in the training texts, drawn again in each epoch."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,23 @@ def test_phrases_of_the_pairs():
     assert TextNoise(lowercase=0.5).align(pairs) is None
 
 
-def test_phrases_need_one_target_language():
-    with pytest.raises(InputError, match="phrases"):
-        TextNoise(phrases=0.5).align([Pair("<2fr> A house", "Une maison")])
+def test_concatenated_pairs():
+    noisy = TextNoise(concatenated=0.5, lowercase=0.5, unpunctuated=0.5).apply(PAIRS, seed=0, epoch=0)
+    number = re.compile(r"numb?m?er (\d+)", re.IGNORECASE)
+    found = [[number.findall(text) for text in (pair.source, pair.target)] for pair in noisy]
+    assert all(source == target for source, target in found)  # the same pairs in the same order
+    assert all(row == int(source[0]) for row, (source, _) in enumerate(found))
+    joined = [source for source, _ in found if len(source) == 2]
+    assert 440 < len(joined) < 560
+    assert len({second for _, second in joined}) > 350  # any other pair
+    ends = {pair.source.removesuffix("?")[-1] for pair in noisy}
+    assert ends <= set("0123456789")  # final punctuation is that of the second sentence
+
+
+@pytest.mark.parametrize("kind", ["phrases", "concatenated"])
+def test_one_target_language_is_needed(kind: str):
+    with pytest.raises(InputError, match=kind):
+        TextNoise(**{kind: 0.5}).align([Pair("<2fr> A house", "Une maison")])
 
 
 @pytest.mark.parametrize(

@@ -13,29 +13,35 @@ CAPITALIZED, PUNCTUATED = 0.5, 0.3  # probabilities that a phrase begins and end
 
 
 class TextNoise(Config):
-    """Words and phrases, pairs without final punctuation and sources in lower case, drawn again in each epoch."""
+    """Phrases, several sentences in a row, no final punctuation and lower case, drawn again in each epoch."""
 
     lowercase: Rate = 0.0  # probability of a source in lower case; its target keeps its case
     unpunctuated: Rate = 0.0  # probability of a pair without the final punctuation of both texts
     phrases: Rate = 0.0  # probability of a word or phrase of the pair and its translation, by word alignment
+    concatenated: Rate = 0.0  # probability of a pair followed by another training pair (not after a phrase)
 
     def align(self, pairs: list[Pair]) -> WordAlignment | None:
         """Align the words of the training pairs if `phrases` needs it."""
-        if not self.phrases:
-            return None
-        if any(target_language(pair.source) for pair in pairs):
-            raise InputError("task.text_noise.phrases needs a single target language: remove it")
-        return WordAlignment(pairs)
+        for name in ("phrases", "concatenated"):
+            if getattr(self, name) and any(target_language(pair.source) for pair in pairs):
+                raise InputError(f"task.text_noise.{name} needs a single target language: remove it")
+        return WordAlignment(pairs) if self.phrases else None
 
     def apply(self, pairs: list[Pair], seed: int, epoch: int, alignment: WordAlignment | None = None) -> list[Pair]:
         """Return the pairs of an epoch; those without noise are the same objects. Gold alignments are dropped."""
         rng = CounterRNG(seed, range(epoch * len(pairs), (epoch + 1) * len(pairs)))
-        draws = rng.uniform(6)
-        noisy = draws[:, :5] < (self.lowercase, self.unpunctuated, self.phrases, CAPITALIZED, PUNCTUATED)
+        draws = rng.uniform(8)
+        phrase_draw, other_draw = draws[:, 6], draws[:, 7]
+        rates = (self.lowercase, self.unpunctuated, self.phrases, self.concatenated, CAPITALIZED, PUNCTUATED)
         result = list(pairs)
-        for row, (lowercase, unpunctuated, phrase, *sentence) in enumerate(noisy.tolist()):
+        for row, (lowercase, unpunctuated, phrase, concatenated, *sentence) in enumerate(
+            (draws[:, :6] < rates).tolist()
+        ):
             if phrase and alignment is not None and (phrases := alignment.phrases(row)):
-                result[row] = _like_sentence(phrases[int(draws[row, 5] * len(phrases))], *sentence)
+                result[row] = _like_sentence(phrases[int(phrase_draw[row] * len(phrases))], *sentence)
+            elif concatenated:
+                other = pairs[int(other_draw[row] * len(pairs))]
+                result[row] = Pair(f"{pairs[row].source} {other.source}", f"{pairs[row].target} {other.target}")
             result[row] = _noisy(result[row], lowercase, unpunctuated)
         return result
 

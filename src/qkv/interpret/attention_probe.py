@@ -9,7 +9,7 @@ import torch
 
 from qkv.attention import Attend, TreePositions, watch
 from qkv.attention.layers import Layer, attention_layers
-from qkv.datasets.examples.squad import Question
+from qkv.datasets.examples.squad import Passage, Question
 from qkv.datasets.examples.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig, Sampling
@@ -26,7 +26,7 @@ from qkv.pipelines.inputs.text_inputs import (
     build_example_encoder,
 )
 from qkv.pipelines.inputs.tree_inputs import DependencyTree, reads_trees, require_heads, tree_positions
-from qkv.pipelines.inputs.windows import make_windows
+from qkv.pipelines.inputs.windows import CLS, make_windows
 from qkv.pipelines.mask_filler import Masks
 from qkv.pipelines.output import Answer, AttentionMap, Prediction
 from qkv.pipelines.pipeline import Pipeline, one_or_many
@@ -49,6 +49,7 @@ class ModelInput(NamedTuple):
     pieces: tuple[str, ...]  # display text of each token
     tree: DependencyTree | None = None
     segments: list[int] | None = None  # 0: question, 1: the text with its answer
+    predictions: tuple[Prediction, ...] = ()  # the answers to a question; they determine the window that is shown
     parts: tuple[tuple[str, int], ...] = ()  # display text and position of the words to tag, or of the masks to fill
     continuation: str = ""  # that a language model generated; its tokens are the last ones
     prompt_tokens: int | None = None  # number of tokens before the continuation
@@ -138,9 +139,8 @@ class AttentionProbe(Pipeline):
                 following = next_tokens(log_p, model_input.ids, self._piece)
                 score = float(log_p[:-1].gather(1, tokens[0, 1:, None]).mean())  # NaN for a text of one token
             else:
-                predictions = self._predict(self._encoded(tokens, model_input), model_input)
-        if model_input.segments is not None:
-            predictions = (self._answers(text),)
+                hidden = self._encoded(tokens, model_input)
+                predictions = model_input.predictions or self._predict(hidden, model_input)
         prediction = model_input.continuation or self._predicted_text(text, predictions)
         if self.head == "classifier":
             score = math.log(predictions[0].candidates[0].probability)
@@ -195,12 +195,6 @@ class AttentionProbe(Pipeline):
             return predict_tags(self.model, hidden, model_input.parts)
         return predict_masked(self.model, self.tokenizer, hidden, model_input.parts) if model_input.parts else ()
 
-    def _answers(self, text: str) -> Prediction:
-        """Return the answers to the question at the end of a text, from all windows of the text before it."""
-        pair = _question(text)
-        assert pair is not None
-        return rank_answers(QuestionAnswerer(self.model, self.tokenizer)(*pair, top_k=ANSWERS))
-
     def _predicted_text(self, text: str, predictions: Sequence[Prediction]) -> str:
         """Return the label, the tags, the filled text or the answer."""
         best = [prediction.candidates[0].text for prediction in predictions]
@@ -237,12 +231,15 @@ class AttentionProbe(Pipeline):
         return ModelInput(example.ids, self._pieces(example.ids), example.tree, parts=parts)
 
     def _encode_question(self, question: str, context: str) -> "ModelInput":
-        """Encode a question with the first window of its context."""
-        window = make_windows(
-            ExampleEncoder(self.tokenizer), [Question(question, context)], self.model.config.max_length
-        )[0]
+        """Answer a question from all windows of its context, and encode the window that has the best answer."""
+        answer = QuestionAnswerer(self.model, self.tokenizer)(question, context, top_k=ANSWERS)
+        spans = tuple(Passage(span.start, span.end) for span in answer.candidates[:1])
+        windows = make_windows(
+            ExampleEncoder(self.tokenizer), [Question(question, context, spans)], self.model.config.max_length
+        )
+        window = next((window for window in windows if window.begin != CLS), windows[0])
         segments = [0] * window.first + [1] * (len(window.ids) - window.first)
-        return ModelInput(window.ids, self._pieces(window.ids), segments=segments)
+        return ModelInput(window.ids, self._pieces(window.ids), segments=segments, predictions=(rank_answers(answer),))
 
     def _encode_masked(self, text: str) -> tuple[list[int], Sequence[str], list[int]]:
         """Encode a text; return its ids, pieces, and the indices of its masks."""

@@ -1,5 +1,6 @@
 """Probabilities of labels, tags, masked tokens and answers in the explorer, in a real browser."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,6 +92,18 @@ def test_a_text_that_ends_with_a_question_has_answers(models: Path) -> None:
     assert tokens.count("[SEP]") == 2  # the question, then the text
     assert tokens[1:4] == ("the", "cat", "sat")
     assert AttentionProbe(models / "answerer")(TEXT).predictions == ()
+
+
+@pytest.mark.parametrize("seed", [0, 4, 5])  # whose answers have several words, far from the start
+def test_the_window_with_the_answer_is_shown(models: Path, seed: int) -> None:
+    words = "the cat sat on the mat good".split() * 50
+    random.Random(seed).shuffle(words)
+    context, question = " ".join(words) + ".", "The cat sat?"
+    answer = AttentionProbe(models / "answerer")(f"{context} {question}")
+    span = qkv.QuestionAnswerer(models / "answerer")(question, f"{context} ").candidates[0]
+    question_and_text = " ".join(answer.attention[0].columns)
+    assert span.text in question_and_text
+    assert span.text not in context[: len(question_and_text)]
 
 
 def test_hostile_labels_and_words_stay_text(driver: WebDriver, tmp_path: Path) -> None:

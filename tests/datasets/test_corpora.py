@@ -189,6 +189,13 @@ def test_each_side_may_have_its_own_vocabulary() -> None:
     assert {two.target.piece(number) for number in range(4, len(two.target))} == {" k", " ae1", " t", " hh"}
 
 
+def test_sources_alone_may_be_in_lower_case() -> None:
+    two = train_tokenizer(PAIRS, dataset("dates", tokenizer="char", target_tokenizer="word", lowercase_source=True))
+    assert two.source.encode(["CaT"]) == two.source.encode(["cat"])
+    assert {two.source.piece(number) for number in range(4, len(two.source))} == set("cath")
+    assert {two.target.piece(number) for number in range(4, len(two.target))} == {" K", " AE1", " T", " HH"}
+
+
 def test_the_vocabulary_of_a_text_is_trained_on_its_training_split_only() -> None:
     loaded = TextDataset({"train": "abc\n", "valid": "xyz"})
     assert len(train_tokenizer(loaded, dataset("text")).source) == 4 + 4

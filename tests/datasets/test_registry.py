@@ -79,6 +79,7 @@ def test_user_pairs_need_a_file() -> None:
         ("dates", {"tokenizer": {"name": "bpe", "vocab_size": 4}},
          "data.tokenizer.vocab_size must be between 5 and 1,000,000, not 4"),
         ("dates", {"target_tokenizer": "wrd"}, "data.target_tokenizer: unknown tokenizer 'wrd' (did you mean word?)"),
+        ("dates", {"lowercase_source": True}, "data.lowercase_source needs target_tokenizer"),
         ("labelled", {"target_tokenizer": "word"}, "data.target_tokenizer does not apply here: remove it"),
     ],
 )  # fmt: skip

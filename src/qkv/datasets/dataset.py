@@ -12,9 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from qkv.config import Config, Term, TokenizerTerm
+from qkv.config import Config, Term, TokenizerTerm, require
 from qkv.datasets.columns import PAIRS, Column
 from qkv.datasets.dataset_cache import DataFile, DatasetCache
 from qkv.datasets.examples.captions import (
@@ -428,6 +428,15 @@ class PairConfig(TextDatasetConfig):
 
     dataset_class = PairDataset
     target_tokenizer: TokenizerTerm | None = None  # tokenizer of the target side; unset: both sides share one
+    lowercase_source: bool = False  # convert sources to lower case; needs target_tokenizer
+
+    @model_validator(mode="after")
+    def check_lowercase_source(self) -> "PairConfig":
+        require(
+            not self.lowercase_source or self.target_tokenizer is not None,
+            "lowercase_source needs target_tokenizer: with one tokenizer, use lowercase",
+        )
+        return self
 
     @property
     def languages(self) -> str:

@@ -88,9 +88,8 @@ def ignored_keys(recipe: Recipe, pretrained: Any) -> tuple[str, ...]:
         if getattr(recipe.model, key) != getattr(pretrained.config, key)
     ]
     notes = [f"{' and '.join(keys)} ignored: fixed by the checkpoint"] if keys else []
-    tokenizer_keys = [
-        f"data.{key}" for key in ("tokenizer", "target_tokenizer", "lowercase") if key in recipe.data.model_fields_set
-    ]
+    names = ("tokenizer", "target_tokenizer", "lowercase", "lowercase_source")
+    tokenizer_keys = [f"data.{key}" for key in names if key in recipe.data.model_fields_set]
     notes += [f"{' and '.join(tokenizer_keys)} ignored: init provides the tokenizer"] if tokenizer_keys else []
     return tuple(notes)
 

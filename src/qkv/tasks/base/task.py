@@ -209,7 +209,7 @@ def train_tokenizer(data: Dataset[Any], config: DatasetConfig) -> Tokenizer | No
     source_tokens = data.source_tokens if isinstance(data, PairDataset) else ()
     if isinstance(config, PairConfig) and config.target_tokenizer is not None and isinstance(data, PairDataset):
         return PairTokenizer(
-            _train(config.tokenizer, data.source_texts(), config.lowercase, source_tokens),
+            _train(config.tokenizer, data.source_texts(), config.lowercase or config.lowercase_source, source_tokens),
             _train(config.target_tokenizer, data.target_texts(), config.lowercase),
         )
     if isinstance(data, LargeText):

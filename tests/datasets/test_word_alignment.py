@@ -72,10 +72,18 @@ def test_words_that_occur_together_are_linked():
 
 
 def test_phrases_have_a_translation_of_their_own():
-    phrases = {(pair.source, pair.target) for pair in WordAlignment(PAIRS).phrases(4)}
+    alignment = WordAlignment([*PAIRS, Pair("No the book is not old.", "Nein das Buch ist nicht alt.")])
+    phrases = {(pair.source, pair.target) for pair in alignment.phrases(6)}
     assert {("No", "Nein"), ("book", "Buch"), ("the book", "das Buch"), ("is not old", "ist nicht alt")} <= phrases
     assert all(source[0].isalnum() and source[-1].isalnum() for source, _ in phrases)
     assert ("the book is not old", "das Buch ist nicht alt") not in phrases  # five words
+
+
+def test_clauses_are_preferred_to_other_phrases():
+    alignment = WordAlignment(PAIRS)
+    assert alignment.phrases(4) == [Pair("No", "Nein")]  # "the book is not old" has five words
+    assert alignment.phrases(5) == [Pair("No", "Nein"), Pair("the house is small", "das Haus ist klein")]
+    assert Pair("house", "Haus") in alignment.phrases(0)  # the whole sentence is no clause
 
 
 def test_a_word_next_to_an_unlinked_word_is_no_phrase():

@@ -39,8 +39,16 @@ class Words(NamedTuple):
 
     def is_phrase(self, first: int, last: int, linked: Set[int]) -> bool:
         """Whether these words begin and end with a word, and the words next to them are linked."""
-        neighbors = (k for k in (first - 1, last + 1) if 0 <= k < len(self.ids))
-        return self.is_word(first) and self.is_word(last) and all(k in linked or not self.is_word(k) for k in neighbors)
+        neighbors = self.neighbors(first, last)
+        return self.is_word(first) and self.is_word(last) and all(k in linked for k in neighbors)
+
+    def neighbors(self, first: int, last: int) -> list[int]:
+        """The words, not punctuation marks, next to a phrase."""
+        return [k for k in (first - 1, last + 1) if 0 <= k < len(self.ids) and self.is_word(k)]
+
+    def is_clause(self, first: int, last: int) -> bool:
+        """Whether punctuation marks or ends of the text delimit these words, and there are others."""
+        return not self.neighbors(first, last) and sum(map(self.is_word, range(len(self.ids)))) > last - first + 1
 
     def phrase(self, first: int, last: int) -> str:
         return self.text[self.spans[first][0] : self.spans[last][1]]
@@ -69,11 +77,12 @@ class WordAlignment:
         """The phrase pairs of a training pair.
 
         All words of a phrase are linked to words of its translation and the other way round. The words next to both are
-        linked, too: "no" is not a phrase of "no one" if only "no" is linked.
+        linked, too: "no" is not a phrase of "no one" if only "no" is linked. If some phrases are clauses on both sides,
+        such as "No" of "No, I am not", only these are returned.
         """
         source, target, links = self.sources[row], self.targets[row], dict(self.links[row])
         linked_targets = set(links.values())
-        found = []
+        found, clauses = [], []
         for first in links:
             for last in range(first, min(first + PHRASE_WORDS, len(source.ids))):
                 if last not in links:
@@ -86,7 +95,9 @@ class WordAlignment:
                     and target.is_phrase(low, high, linked_targets)
                 ):
                     found.append(Pair(source.phrase(first, last), target.phrase(low, high)))
-        return found
+                    if source.is_clause(first, last) and target.is_clause(low, high):
+                        clauses.append(found[-1])
+        return clauses or found
 
 
 class Vocabulary:

@@ -108,7 +108,7 @@ class Answer(Drawable):
 
     @property
     def details(self) -> list[str]:
-        """What the repr shows besides the text: the score, and the attention maps unless they are still to compute."""
+        """The parts of the repr after the text: the score, and the attention maps if they have been computed."""
         maps = self.maps if isinstance(self.maps, tuple) else vars(self).get("attention", ())
         shape = [f"attention {list(np.shape(maps[0].weights))} in {len(maps)} layer(s)"] if maps else []
         return [f"score {self.score:.4g}", *shape]

@@ -176,7 +176,7 @@ def _no_data(name: str) -> Dataset[Any]:
 
 
 class _LoadedModel:
-    """A network in the place of its folder, as far as a view chooses itself by it."""
+    """The attributes of a network that select its view, like those of a `ModelFolder`."""
 
     def __init__(self, model: nn.Module) -> None:
         self.network = type(model)

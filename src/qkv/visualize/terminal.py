@@ -141,7 +141,7 @@ def _fitting(rows: int, panels: int, max_lines: int | None) -> tuple[int, int]:
     """Return how many rows and panels fit into `max_lines` lines; all of them without a limit."""
     if max_lines is None:
         return rows, panels
-    around = 4  # caption, empty line, legend, and the line that says what is left out
+    around = 4  # caption, empty line, legend, and the line that names what is omitted
     if panels == 1:
         return min(rows, max(1, max_lines - around - 1)), 1
     per_panel = 3  # empty line, numbers of the columns, heading

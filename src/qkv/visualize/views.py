@@ -61,7 +61,7 @@ class ViewOptions:
 
 
 class ModelKind(Protocol):
-    """What a view chooses itself by: a `ModelFolder`, or a network in its place."""
+    """The attributes that select a view: of a `ModelFolder`, or of a network without one."""
 
     @property
     def network(self) -> type[Any]: ...

@@ -59,7 +59,7 @@ def transcribe(
                     result_json(as_dict(number, transcript))
                 else:
                     result_line(transcript.text)
-            progress(begin + CHUNK)
+            progress(begin + len(transcripts))
 
 
 def _print_segment(number: int, path: str, segment: "Segment", *, json: bool) -> None:

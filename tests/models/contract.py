@@ -81,11 +81,11 @@ class Case:
         optimizer = torch.optim.Adam(model.train().parameters(), lr=self.learning_rate)
         for _ in range(steps):
             loss = self.loss(self.logits(model, batch), batch.targets)
+            if loss.item() < until:
+                break
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if loss.item() < until:
-                break
         return loss.item()
 
 

@@ -20,17 +20,16 @@ PAIRS = [Pair(source, source[::-1]) for source in ("abc", "cab", "bca", "aab", "
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"schedule": "linear"}, [0.0, 0.05, 0.5, 1.0]),
+        ({"schedule": "linear"}, [0.0, 0.005, 0.05, 0.5]),
         ({"schedule": "linear", "k": 0.8, "slope": 0.1, "minimum": 0.3}, [0.2, 0.3, 0.7, 0.7]),
-        ({"schedule": "exponential", "k": 0.5}, [0.0, 0.5, 1 - 0.5**10, 1 - 0.5**40]),
+        ({"schedule": "exponential"}, [0.0, 0.01, 1 - 0.99**10, 1 - 0.99**100]),
         ({"schedule": "inverse_sigmoid", "k": 2.0},
-         [1 - 2 / (2 + math.exp(epoch / 2)) for epoch in (0, 1, 10, 40)]),
+         [1 - 2 / (2 + math.exp(percent / 2)) for percent in (0, 1, 10, 100)]),
     ],
 )  # fmt: skip
-def test_probabilities_of_epochs_0_1_10_and_40(options, expected):
+def test_probabilities_after_0_1_10_and_100_percent(options, expected):
     schedule = ScheduledSampling(**options)
-    assert [schedule.probability(epoch) for epoch in (0, 1, 10, 40)] == pytest.approx(expected)
-    assert schedule.probability(10**6) == pytest.approx(1 - schedule.minimum)
+    assert [schedule.probability(percent / 100) for percent in (0, 1, 10, 100)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +50,12 @@ def prepared(model, **options):
 
 @pytest.mark.parametrize("name", ["rnn_seq2seq", "transformer", "conv_seq2seq"])
 def test_models_learn_with_a_schedule(name):
-    task, config = prepared(name, schedule="linear", slope=0.1, minimum=0.5)
+    task, config = prepared(name, schedule="linear", slope=0.01, minimum=0.5)
     torch.manual_seed(0)
     model = type(CASES[name].build())(config).train()
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
     for epoch in range(12):
+        task.set_progress(epoch / 11)
         for rows in task.epoch(epoch):
             loss = task.loss(model, task.batch(rows))
             optimizer.zero_grad()
@@ -68,8 +68,9 @@ def test_models_learn_with_a_schedule(name):
 
 
 @torch.no_grad()
-def test_the_first_epoch_of_a_linear_schedule_is_teacher_forcing():
+def test_a_linear_schedule_starts_with_teacher_forcing():
     task, config = prepared("transformer")
+    task.set_progress(0.0)
     model = type(CASES["transformer"].build())(config).eval()
     (rows,) = task.epoch(0)
     loss = task.loss(model, task.batch(rows))

@@ -30,7 +30,7 @@ State = TypeVar("State")
 
 @runtime_checkable
 class ProgressDependent(Protocol):
-    """A module that changes during training, such as annealed attention."""
+    """A module or task that changes during training, such as annealed attention or scheduled sampling."""
 
     def set_progress(self, done: float) -> None:
         """Set the fraction of the training that is over; the training loop calls it before each step."""

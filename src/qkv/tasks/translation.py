@@ -84,7 +84,7 @@ class TranslationConfig(TaskConfig):
     label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
     bpe_dropout: Rate = 0.0  # probability of dropping a BPE merge, resampled per epoch (Provilkov et al. 2020)
     r_drop: NonNegativeFloat = 0.0  # alpha of R-Drop: outputs under two dropout masks must agree (Wu et al. 2021)
-    scheduled_sampling: ScheduledSampling | None = None  # feed the model's own tokens in training, more in each epoch
+    scheduled_sampling: ScheduledSampling | None = None  # feed the model's own tokens in training, more and more
     text_noise: TextNoise | None = None  # train on phrases, several sentences, lower case, no punctuation, too
 
 
@@ -166,7 +166,7 @@ class TranslationTask(Task):
         noise = self.options.text_noise
         self.alignment = None if noise is None else noise.align(self.train.pairs)
         self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
-        self.sampling_probability = 0.0  # of feeding the model's own token in this epoch
+        self.sampling_probability = 0.0  # of feeding the model's own token
         self.capturable = self.options.scheduled_sampling is None  # a recording would keep the probability
 
     def _fitting(self, pairs: list[Pair], name: str) -> EncodedPairs:
@@ -191,12 +191,15 @@ class TranslationTask(Task):
         return (f"{len(self.train):,} training pairs are few for training from scratch: expect poor results",)
 
     def epoch(self, number: int) -> list[list[int]]:
-        if (schedule := self.options.scheduled_sampling) is not None:
-            self.sampling_probability = schedule.probability(number)
         self.epoch_pairs = self._augment(number)
         return shuffled_batches(
             [pair.length for pair in self.epoch_pairs], self.train_config.batching, self.seed, number
         )
+
+    def set_progress(self, done: float) -> None:
+        """Set the probability of feeding the model's own token, given the fraction of the training that is over."""
+        if (schedule := self.options.scheduled_sampling) is not None:
+            self.sampling_probability = schedule.probability(done)
 
     def _augment(self, epoch: int) -> list[EncodedPair]:
         """Tokens of the training pairs in an epoch, with noise and BPE-dropout; too long pairs stay as they are."""

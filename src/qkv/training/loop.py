@@ -134,7 +134,7 @@ class Trainer:
         self.train_step = build_train_step(task, model, config, self.environment)
         if average is not None and sharded:
             shard(average)
-        self.progress_dependent = [module for module in model.modules() if isinstance(module, ProgressDependent)]
+        self.progress_dependent = [each for each in (task, *model.modules()) if isinstance(each, ProgressDependent)]
         self.optimizer = build_optimizer(model, config)
         self.guarded_update = GuardedUpdate(self.optimizer, config, model.device)
         self.pending: deque[PendingReport] = deque()
@@ -166,8 +166,8 @@ class Trainer:
         batches = Prefetcher(self.task, steps, self.model.device, config.accumulate, filled=self.environment.graphs)
         for step, batch in batches:
             rate = learning_rate(config, self.state.step, step.start)
-            for module in self.progress_dependent:
-                module.set_progress(step.start)
+            for each in self.progress_dependent:
+                each.set_progress(step.start)
             self.update(batch, batches, rate)
             tokens += batch.tokens
             now = time.monotonic()

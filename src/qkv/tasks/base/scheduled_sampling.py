@@ -9,7 +9,9 @@ from qkv.config import Config, PositiveFloat, Probability, require
 
 
 class ScheduledSampling(Config):
-    """Scheduled sampling (Bengio et al. 2015): the probability e_i of feeding the given token falls in each epoch i.
+    """Scheduled sampling (Bengio et al. 2015): the probability e_i of feeding the given token falls during training.
+
+    i is the percentage of the training that is over, from 0 to 100.
 
     linear             e_i = max(minimum, k - slope * i)
     exponential        e_i = max(minimum, k^i)
@@ -17,8 +19,8 @@ class ScheduledSampling(Config):
     """
 
     schedule: Literal["linear", "exponential", "inverse_sigmoid"] = "linear"  # of the probability
-    k: PositiveFloat | None = None  # None: 1, 0.9 and 5 for the three schedules
-    slope: PositiveFloat = 0.05  # of the linear schedule
+    k: PositiveFloat | None = None  # None: 1, 0.99 and 20 for the three schedules
+    slope: PositiveFloat = 0.005  # of the linear schedule
     minimum: Probability = 0.0  # of e_i
     sample: bool = False  # feed a token sampled from the model's distribution instead of the most likely one
 
@@ -29,12 +31,12 @@ class ScheduledSampling(Config):
             require(least <= self.k <= most, f"k of the schedule {self.schedule} must be between {least} and {most}")
         return self
 
-    def probability(self, epoch: int) -> float:
-        """Return 1 - e_i, the probability of feeding the model's own token."""
-        k = self.k or {"linear": 1.0, "exponential": 0.9, "inverse_sigmoid": 5.0}[self.schedule]
+    def probability(self, done: float) -> float:
+        """Return 1 - e_i, the probability of feeding the model's own token, after a fraction of the training."""
+        k, i = self.k or {"linear": 1.0, "exponential": 0.99, "inverse_sigmoid": 20.0}[self.schedule], 100 * done
         given = {
-            "linear": lambda: k - self.slope * epoch,
-            "exponential": lambda: k**epoch,
-            "inverse_sigmoid": lambda: k / (k + math.exp(min(epoch / k, 700.0))),
+            "linear": lambda: k - self.slope * i,
+            "exponential": lambda: k**i,
+            "inverse_sigmoid": lambda: k / (k + math.exp(i / k)),
         }[self.schedule]()
         return 1.0 - max(self.minimum, given)

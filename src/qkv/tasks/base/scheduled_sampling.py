@@ -34,9 +34,10 @@ class ScheduledSampling(Config):
     def probability(self, done: float) -> float:
         """Return 1 - e_i, the probability of feeding the model's own token, after a fraction of the training."""
         k, i = self.k or {"linear": 1.0, "exponential": 0.99, "inverse_sigmoid": 20.0}[self.schedule], 100 * done
-        given = {
-            "linear": lambda: k - self.slope * i,
-            "exponential": lambda: k**i,
-            "inverse_sigmoid": lambda: k / (k + math.exp(i / k)),
-        }[self.schedule]()
+        if self.schedule == "linear":
+            given = k - self.slope * i
+        elif self.schedule == "exponential":
+            given = k**i
+        else:
+            given = k / (k + math.exp(i / k))
         return 1.0 - max(self.minimum, given)

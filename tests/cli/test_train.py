@@ -132,6 +132,17 @@ def test_a_dry_run_reports_data_model_steps_and_time_and_writes_nothing(qkv: Com
     assert trained["step"] == plan["steps"]
 
 
+def test_a_dry_run_checks_the_output_folder(qkv: Command, run: Path, folder: Path) -> None:
+    dry_run = ("train", "dates-gru", *SMALL, "--dry-run", "--output")
+    assert "holds another run" in qkv(*dry_run, run).error
+    (folder / "other").mkdir()
+    (folder / "other" / "file").write_text("mine")
+    assert "not empty" in qkv(*dry_run, "other").error
+    assert qkv(*dry_run, run, "--overwrite").code == qkv(*dry_run, "new").code == 0
+    assert checkpoints_in(run)
+    assert not (folder / "new").exists()
+
+
 @pytest.mark.parametrize("recipe", ["copy-ntm", "bandit-snail"])
 def test_a_dry_run_without_text(qkv: Command, folder: Path, recipe: str) -> None:
     sizes = {"copy-ntm": ["data.size=32"], "bandit-snail": ["train.batch_size=8", "train.epochs=1"]}[recipe]

@@ -126,10 +126,13 @@ def _identity(recipe: Recipe) -> dict[str, Any]:
     return {**recipe.to_dict(), "overrides": None}
 
 
-def dry_run(recipe: Recipe, device: str = "auto", *, force: bool = False) -> DryRun:
-    """Load the data, initialize the model and time a few steps; nothing is written."""
+def dry_run(
+    recipe: Recipe, folder: Path | None = None, device: str = "auto", *, force: bool = False, overwrite: bool = False
+) -> DryRun:
+    """Check what `begin` checks, initialize the model and time a few steps; nothing is written."""
     recipe = with_image_size(recipe)
-    loaded, tokenizer, task, model = _prepare(recipe, None, device, Display(), force)
+    run = None if folder is None else Run.new(folder, recipe, overwrite=overwrite)
+    loaded, tokenizer, task, model = _prepare(recipe, run, device, Display(), force)
     batches = len(task.epoch(0))
     sizes = {split: loaded.size(split) for split in loaded.splits}
     return DryRun(

@@ -143,7 +143,7 @@ def train(
         ],
     )
     if dry_run:
-        _report_dry_run(job.dry_run(config, device, force=force), json)
+        _report_dry_run(job.dry_run(config, output, device, force=force, overwrite=overwrite), json)
         return
     done = train_recipe(
         config, output, device, watch,

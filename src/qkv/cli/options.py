@@ -131,7 +131,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Folder = Annotated[
     Path,
     typer.Argument(
-        metavar="RUN",
+        metavar="MODEL",
         autocompletion=complete_runs,
         help="Training run, saved model, or name of a pretrained model (qkv models).",
     ),
@@ -225,7 +225,7 @@ TopP = Annotated[
 ]
 Wav = Annotated[
     Path | None,
-    typer.Option("--wav", metavar="FILE", help="Play the text, a tune in ABC notation, into this file."),
+    typer.Option("--wav", metavar="FILE", help="Synthesize the generated tune (ABC notation) to this WAV file."),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 Data = Annotated[
@@ -244,7 +244,7 @@ Columns = Annotated[
     typer.Option(
         "--column",
         metavar="ROLE=NAME",
-        help="Name of a column of your tables, e.g. text=review; repeatable [recognised by common names].",
+        help="Name of a column of your tables, e.g. text=review; repeatable [recognized by common names].",
     ),
 ]
 DataDir = Annotated[

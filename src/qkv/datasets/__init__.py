@@ -1,1 +1,1 @@
-"""Data: sets of pairs, vocabularies, and batches of tensors."""
+"""Datasets: public and synthetic corpora, and readers of your own files."""

@@ -1,1 +1,1 @@
-"""Evaluation: a trained model against references."""
+"""Experiments: recorded results, comparisons of runs, sweeps, result tables and claims."""

@@ -1,1 +1,1 @@
-"""Pipelines: what users call on a trained model, raw input in, answer out."""
+"""Pipelines: apply a trained model to raw inputs."""

@@ -1,1 +1,1 @@
-"""Training: recipes, runs that survive interruption, and the loop."""
+"""Training: recipes, resumable runs and the loop."""

@@ -20,7 +20,7 @@ def caption(
     run: options.Folder,
     pictures: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PICTURE", help="Image, or .safetensors file of image features."),
+        typer.Argument(metavar="IMAGE", help="Image, or .safetensors file of image features."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--input", metavar="FILE", help="Input file, one path per line (- for stdin).")

@@ -52,7 +52,7 @@ def check(
     count: Count = 3,
     json: options.Json = False,
 ) -> None:
-    """Show what training would read from your files.
+    """Check your files and show what training would read.
 
     Prints the number of examples of each split, their lengths, labels and a few examples, and warns about probable
     mistakes: a header read as an example, swapped columns, labels that are texts, duplicates in several splits, texts

@@ -158,7 +158,7 @@ def report_claims(
     output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Folder of the pages.")],
     json: options.Json = False,
 ) -> None:
-    """Write pages of claims from their records.
+    """Write pages from the records of claims.
 
     An index, and one page with a figure per claim.
     """
@@ -181,10 +181,10 @@ def draw_note_figure(
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Draw a figure of the lecture notes from a model.
+    """Draw a figure of the lecture notes.
 
-    Models are released ones, or trained in about a minute: the runs are kept in the output folder and shared with the
-    claims at small scale.
+    Uses a released model, or trains one in about a minute. Runs are kept in the output folder and reused by the claims
+    at small scale.
     """
     from qkv.experiments.claims.note_figures import FIGURES, draw_figure
     from qkv.experiments.claims.runner import WORK

@@ -70,7 +70,11 @@ def compare(
     metric: MetricNames = None,
     split: Annotated[
         str | None,
-        typer.Option("--split", metavar="SPLIT", help="Split to evaluate [valid], or to plot [the first of all runs]."),
+        typer.Option(
+            "--split",
+            metavar="SPLIT",
+            help="Split to evaluate in a sweep [valid]; with --by-length, the split to plot [the first of all runs].",
+        ),
     ] = None,
     output: Output = None,
     by_length: Annotated[

@@ -29,7 +29,7 @@ class DType(StrEnum):
 
 def convert(
     folder: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="Saved model, training run, Hugging Face directory or model name.")
+        str, typer.Argument(metavar="MODEL", help="Saved model, training run, Hugging Face directory or model name.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output directory; must be new or empty.")],
     to: Annotated[

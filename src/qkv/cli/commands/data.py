@@ -269,7 +269,7 @@ def baseline(
     data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:
-    """Score the first sentences of texts as their summaries.
+    """Evaluate the lead-N baseline of summarization.
 
     This is the lead-N baseline of summarization; in a chat, an utterance counts as a sentence. The scores are ROUGE as
     in `qkv evaluate`. With --output, the result is recorded for `qkv compare`.

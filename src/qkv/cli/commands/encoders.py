@@ -297,7 +297,7 @@ def fill(
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Predict the words behind [MASK] in texts.
+    """Predict the words at [MASK] in texts.
 
     Texts are arguments, or the lines of a file or of standard input. Prints one line per prediction: text number, mask
     number, probability and word. With --json, each text is an object that also has the text with all masks filled.

@@ -92,7 +92,7 @@ def explain(
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Explain a prediction by scores of its inputs.
+    """Attribute a prediction to the parts of its input.
 
     Scores each token, word, sentence or region of the input.
 

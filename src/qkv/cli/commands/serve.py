@@ -18,20 +18,24 @@ Models = Annotated[
     typer.Argument(
         metavar="MODEL",
         autocompletion=options.complete_runs,
-        help="Training runs, saved models or Hub names; NAME=MODEL sets the name in requests.",
+        help="Training runs, saved models, pretrained models or Hub names; NAME=MODEL sets the name in requests.",
     ),
 ]
 Host = Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any free one.")]
-MaxBatch = Annotated[int, typer.Option("--max-batch", help="Sequences, or texts, of a model that are run at once.")]
-MaxQueue = Annotated[int, typer.Option("--max-queue", help="Accepted sequences of a model; more are refused with 429.")]
-MaxInputs = Annotated[int, typer.Option("--max-inputs", help="Sequences, or texts, of one request.")]
-MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Tokens of a sequence, the prompt included.")]
-MaxBody = Annotated[int, typer.Option("--max-body", help="Bytes of the body of a request.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds until a request is given up with 503.")]
+MaxBatch = Annotated[int, typer.Option("--max-batch", help="Maximum number of sequences or texts in a batch.")]
+MaxQueue = Annotated[
+    int, typer.Option("--max-queue", help="Maximum number of pending sequences of a model; others get 429.")
+]
+MaxInputs = Annotated[int, typer.Option("--max-inputs", help="Maximum number of sequences or texts in a request.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Maximum number of tokens of a sequence and its prompt.")]
+MaxBody = Annotated[int, typer.Option("--max-body", help="Maximum size of a request body in bytes.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Time limit of a request in seconds; then it gets 503.")]
 ApiKeys = Annotated[
     Path | None,
-    typer.Option("--api-keys", metavar="FILE", help="File with one API key per line [QKV_API_KEYS, by commas]."),
+    typer.Option(
+        "--api-keys", metavar="FILE", help="File with one API key per line [QKV_API_KEYS, separated by commas]."
+    ),
 ]
 BatchAll = Annotated[
     bool,
@@ -60,8 +64,8 @@ def serve(
     """Serve models over HTTP.
 
     OpenAI-compatible /v1/completions and /v1/embeddings, /translate, /classify, /tag, /answer, /caption, /fill and
-    /attention; /docs lists them. GET / is a page that shows attention. Requests share batches; SIGTERM or Ctrl-C
-    finishes those that were accepted.
+    /attention; /docs lists them. GET / is a page that shows attention. Requests are batched. On SIGTERM or
+    Ctrl-C, the server finishes the accepted requests and exits.
     """
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         if find_spec(package) is None:

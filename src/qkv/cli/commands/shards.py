@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.commands.train import Assignments, RecipeName
+from qkv.cli.commands.train import RecipeName
 from qkv.cli.console import info, progress_bar, result, result_json
 from qkv.errors import InputError
 
@@ -29,7 +29,7 @@ Rebuild = Annotated[bool, typer.Option("--rebuild", help="Verify the shards, and
 
 def prepare(
     recipe: RecipeName = None,
-    assignments: Assignments = None,
+    assignments: options.Assignments = None,
     data: Data = None,
     workers: Workers = None,
     verify: Verify = False,

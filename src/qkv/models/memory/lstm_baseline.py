@@ -2,8 +2,8 @@
 
     h_t = LSTM(x_t, h_{t-1}),   y_t = W h_t + b
 
-All that it can remember is in its state [h_t ; c_t], and the recurrent weights grow with the square of the state's
-size. The memory of a neural Turing machine can grow with almost no additional weights.
+Its memory is the state [h_t ; c_t], and the number of recurrent weights grows with the square of the state's size. The
+memory of a neural Turing machine can grow with almost no additional weights.
 """
 
 from dataclasses import dataclass

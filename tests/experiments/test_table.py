@@ -116,7 +116,7 @@ def test_greedy_and_beam_search_have_two_rows_for_tasks_that_search(name: str) -
 def test_different_data_are_in_different_tables() -> None:
     text = page(record(38.0), record(39.0, seed=1, data_hash="ef" * 32), record(0.0, data="tatoeba"))
     assert text.count("## multi30k en to de\n") == 2
-    assert text.count("There is more than one table of multi30k en to de") == 2
+    assert text.count("The runs of multi30k en to de used different data") == 2
     assert text.count("## tatoeba en to de\n") == 1
     assert "38.50" not in text  # the mean over different data
     assert "data: SHA-256 " + "ef" * 32 in text
@@ -154,7 +154,7 @@ def test_user_pairs_show_translation_metrics_and_rouge_if_measured() -> None:
 
 def test_unfinished_training_and_skipped_pairs_are_noted() -> None:
     (row,) = grid(page(record(finished=False, left_out=3)), "multi30k en to de")
-    assert row["recipe"] == "multi30k-gru, beam 5 (training not finished, 3 too long and left out)"
+    assert row["recipe"] == "multi30k-gru, beam 5 (training not finished, 3 examples too long, skipped)"
 
 
 def test_the_page_shows_command_environment_and_signatures() -> None:

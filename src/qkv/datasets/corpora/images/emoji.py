@@ -64,8 +64,8 @@ class Emoji(TextDatasetConfig):
     dataset_class = CaptionDataset
     columns = CAPTIONS
     remarks: ClassVar = {
-        "": "Trained on Google's drawings. test: Twitter's drawings of names that training never saw; test_google: "
-        "Google's drawings of these; test_twitter: Twitter's drawings of names that were seen."
+        "": "Trained on Google's designs. test: Twitter's designs of unseen names; test_google: Google's designs of "
+        "these; test_twitter: Twitter's designs of seen names."
     }
 
     def read(self) -> CaptionDataset:

@@ -65,8 +65,8 @@ class Omniglot(DatasetConfig):
     dataset_class = EpisodeDataset
     columns = (*ACCURACY, Column("margin", "±, %", 100, higher_is_better=False))
     remarks: ClassVar = {
-        "": "Published: SNAIL 99.07 % of five classes and 97.64 % of twenty (Mishra et al. 2018). ± holds the true "
-        "mean in 95 of 100 cases, over the episodes of one seed."
+        "": "Published: SNAIL 99.07 % of five classes and 97.64 % of twenty (Mishra et al. 2018). ± is half the "
+        "width of the 95 % confidence interval over the episodes of one seed."
     }
 
     ways: Annotated[int, Field(ge=2, le=1024)] = 5  # classes per episode (N)

@@ -52,15 +52,15 @@ class BernoulliBandits(DatasetConfig):
     license = GENERATED
     dataset_class = BanditDataset
     columns = (
-        Column("reward", "reward a game", digits=3),
+        Column("reward", "reward per game", digits=3),
         Column("margin", "±", digits=3, higher_is_better=False),
         Column("gittins", "Gittins", digits=3),
         Column("ucb", "UCB1", digits=3),
         Column("thompson", "Thompson", digits=3),
-        Column("random", "at random", digits=3),
+        Column("random", "random", digits=3),
     )
     remarks: ClassVar = {
-        "": "All play the same games. Gittins: the arm with the greatest index for the pulls that are left."
+        "": "All policies play the same games. Gittins: the arm with the largest index for the remaining pulls."
     }
 
     size: None = None  # not used: games are generated in every epoch

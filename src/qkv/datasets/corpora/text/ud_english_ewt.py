@@ -37,8 +37,8 @@ class UDEnglishEWT(TextDatasetConfig):
     dataset_class = TaggedDataset
     columns = ACCURACY
     remarks: ClassVar = {
-        "": "A model of trees is given those of the treebank, also when it is tested: they inform the label, and most "
-        "of all what a word is to its head (deprel)."
+        "": "Models with trees get the gold trees, also in evaluation. Gold trees reveal information about the labels, "
+        "most of all about dependency relations (deprel)."
     }
 
     column: TagColumn = "upos"  # CoNLL-U column used as tags

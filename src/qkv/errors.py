@@ -21,6 +21,10 @@ class ShapeError(QkvError, ValueError):
     """Tensor shapes do not match."""
 
 
+class TruncationWarning(UserWarning):
+    """Inputs were truncated to the maximum length of a model."""
+
+
 class NotFinite(QkvError):  # noqa: N818  (it names the state of the loss)
     """The loss or the gradient is not finite."""
 

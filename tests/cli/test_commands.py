@@ -117,8 +117,8 @@ def test_commands_and_options() -> None:
         "models download": ["--from", "--json"],
         "models package": ["--dtype", "--json", "--max-size", "--note", "--num-beams"],
         "serve": [
-            "--api-keys", "--batch-all", "--device", "--dtype", "--host", "--max-batch", "--max-body", "--max-inputs",
-            "--max-queue", "--max-tokens", "--port", "--timeout",
+            "--access-log", "--api-keys", "--batch-all", "--device", "--dtype", "--host", "--max-batch", "--max-body",
+            "--max-inputs", "--max-queue", "--max-tokens", "--port", "--timeout",
         ],
         "claims": ["--json", "--output"],
         "claims show": ["--json", "--output"],

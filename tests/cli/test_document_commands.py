@@ -46,7 +46,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_file_is_one_document_and_truncation_is_noted(qkv, model, file):
     done = qkv("classify", model, "--document", file, "--document", file, "--json", "--device", "cpu")
     assert done.code == 0
-    assert "2 text(s) exceed the model's maximum of 3 sentences" in done.err
+    assert "2 inputs are truncated to the model's maximum of 3 sentences" in done.err
     found = [json.loads(line) for line in done.out.splitlines()]
     expected = library.Classifier(model, device="cpu")(REVIEW)
     assert [(one["input"], one["label"]) for one in found] == [(1, expected.label), (2, expected.label)]

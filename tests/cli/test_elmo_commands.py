@@ -50,7 +50,7 @@ def test_predictions_equal_those_of_the_model(qkv, folder):
                 wanted = dict(zip("abc", said[0].softmax(dim=-1).tolist(), strict=True))
                 assert answer["probabilities"] == pytest.approx(wanted, abs=1e-5)
     if command == "classify":
-        assert "2 text(s) exceed the model's maximum of 5 tokens" in done.err
+        assert "2 inputs are truncated to the model's maximum of 5 tokens" in done.err
 
 
 def test_a_model_with_another_head_is_an_error(qkv, folder):

@@ -85,7 +85,7 @@ def test_words_and_sentences_of_a_document(qkv, folders, tmp_path):
     (tmp_path / "review.txt").write_text(REVIEW)
     ended = qkv("explain", folders["han"], "--document", tmp_path / "review.txt", "--unit", "sentence", "--json")
     assert json.loads(ended.out)["units"] == ["A fine film.", "The cat was good, and the dog was fine."]
-    assert "exceed the model's maximum of 2 sentences" in ended.err
+    assert "truncated to the model's maximum of 2 sentences" in ended.err
     words = json.loads(qkv("explain", folders["han"], REVIEW, "--json").out)
     assert words["units"][:4] == ["A", "fine", "film", "."]
 

@@ -68,7 +68,7 @@ def test_a_page_shows_the_tokens_and_every_layer(qkv, folders, tmp_path, model, 
 def test_a_text_that_is_too_long_is_truncated(qkv, folders, tmp_path):
     done = qkv("view", folders["bert"], f"{TEXT} " * 9, "--page", tmp_path / "a.html", "--json")
     assert json.loads(done.out) == {"page": str(tmp_path / "a.html")}
-    assert "1 text(s) exceed the model's maximum of 8 tokens" in done.err
+    assert "is truncated to the model's maximum of 8 tokens" in done.err
     assert len(stored(tmp_path / "a.html")[0]["texts"][0]) == 10
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.errors import InputError
+from qkv.errors import InputError, TruncationWarning
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.tokenizers import CharTokenizer
 from qkv.tokenizers.trained import BEGIN, END
@@ -85,3 +85,18 @@ def test_another_kind_of_model_or_a_missing_tokenizer_is_an_error(tmp_path):
         qkv.Classifier(tiny_bert("classifier"), tiny_tokenizer(tmp_path))(["a"], batch_size=0)
     with pytest.raises(InputError, match="Bert: no tokenizer"):
         qkv.Classifier(tiny_bert("classifier"))
+
+
+def test_truncated_texts_are_warned_of_once_per_call(classifier, recwarn):
+    longest = classifier.max_tokens
+    short, long = " ".join(["good"] * longest), " ".join(["good"] * (longest + 1))
+    classifier([short, "bad"])
+    assert not recwarn
+    with pytest.warns(TruncationWarning, match=f"input 2 is truncated .* {longest} tokens") as caught:
+        results = classifier([short, long])
+    assert [warning.filename for warning in caught] == [__file__]
+    assert results[1].probabilities == pytest.approx(results[0].probabilities)
+    with pytest.warns(TruncationWarning, match="2 inputs are truncated .* first: input 1"):
+        classifier([long, long, short])
+    with pytest.warns(TruncationWarning, match="input 1 is truncated"):
+        qkv.Embedder(classifier.model)([long])

@@ -143,17 +143,18 @@ def test_requests_in_one_batch_have_the_answers_of_requests_alone(client):
         ({"prompt": [10**6]}, 400, "vocabulary"),
         ({"max_tokens": 101}, 400, "limit of 100"),
         ({"max_tokens": 0}, 400, "echo"),
+        ({"prompt": "to be " * 40, "max_tokens": 1}, 400, "240 tokens exceeds the model's context of 128"),
         ({"prompt": "x" * 70_000}, 400, "characters"),
         ({"n": 17}, 400, "limit of 16"),
         ({"presence_penalty": 1}, 400, "presence_penalty"),
         ({"suffix": "x"}, 400, "suffix"),
         ({"best_of": 3}, 400, "best_of"),
-        ({"temperature": -1}, 422, "temperature"),
-        ({"temperature": math.inf}, 422, "temperature"),
-        ({"top_p": 0}, 422, "top_p"),
-        ({"maximum_tokens": 3}, 422, "maximum_tokens"),
-        ({"max_token": 3}, 422, "unknown field 'max_token' (did you mean max_tokens?)"),
-        ({"temprature": 1, "top_p": 0}, 422, "temprature"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"temperature": math.inf}, 400, "temperature"),
+        ({"top_p": 0}, 400, "top_p"),
+        ({"maximum_tokens": 3}, 400, "maximum_tokens"),
+        ({"max_token": 3}, 400, "unknown field 'max_token' (did you mean max_tokens?)"),
+        ({"temprature": 1, "top_p": 0}, 400, "temprature"),
         ({"model": "GPT"}, 404, "gpt"),
         ({"model": "classifier"}, 400, "/classify"),
     ],
@@ -165,6 +166,12 @@ def test_errors_name_the_field(client, body, status, word):
     assert word in response.json()["error"]["message"]
 
 
+def test_models_are_described(client):
+    listed = client.get("/v1/models").json()["data"]
+    assert [client.get(f"/v1/models/{model['id']}").json() for model in listed] == listed
+    assert client.get("/v1/models/none").json()["error"]["code"] == "model_not_found"
+
+
 def test_a_wrong_path_method_or_type_of_the_body_is_named(client):
     def message(response, status):
         assert response.status_code == status
@@ -173,8 +180,8 @@ def test_a_wrong_path_method_or_type_of_the_body_is_named(client):
     assert "did you mean /v1/completions?" in message(client.post("/v1/completion", json={}), 404)
     assert "POST" in message(client.get("/v1/completions"), 405)
     plain = client.post("/v1/completions", content="{}", headers={"Content-Type": "application/x-www-form-urlencoded"})
-    assert "Content-Type: application/json" in message(plain, 422)
-    assert "JSON object" in message(client.post("/v1/completions", json=[1]), 422)
+    assert "Content-Type: application/json" in message(plain, 400)
+    assert "JSON object" in message(client.post("/v1/completions", json=[1]), 400)
 
 
 def test_a_text_that_ends_is_finished_by_stop(folders, tmp_path):

@@ -1,6 +1,7 @@
 """Limits: keys, sizes, full queues, time limits, metrics, and the order of the end."""
 
 import json
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,18 @@ def test_requests_need_a_key(folders):
         for path in ("/health", "/ready", "/docs", "/openapi.json", "/"):
             assert client.get(path).status_code == 200
         assert client.get("/openapi.json").json()["security"] == [{"key": []}]
+
+
+def test_requests_are_logged_on_request(folders, caplog):
+    for access_log in (False, True):
+        caplog.clear()
+        with app_of(folders, "gpt", access_log=access_log) as client, caplog.at_level("INFO", "qkv.serve.access"):
+            client.post("/v1/completions", json={"model": "gpt", "prompt": "to", "max_tokens": 2})
+            client.get("/none%0a")
+        messages = [record.getMessage() for record in caplog.records]
+        assert len(messages) == 2 * access_log
+    assert re.fullmatch(r"POST /v1/completions 200 \d+ ms", messages[0])
+    assert re.fullmatch(r"GET /none\S+ 404 \d+ ms", messages[1])  # the line break is escaped
 
 
 def test_keys_come_from_a_file_or_the_environment(tmp_path, monkeypatch):
@@ -186,7 +199,7 @@ def test_models_are_named_by_their_folders_or_by_the_user(folders):
 
 def test_every_endpoint_is_described(client):
     schema = client.get("/openapi.json").json()
-    paths = {"/v1/completions", "/v1/embeddings", "/v1/models", "/translate", "/classify", "/tag", "/answer",
+    paths = {"/v1/completions", "/v1/embeddings", "/v1/models", "/v1/models/{name}", "/translate", "/classify", "/tag", "/answer",
              "/caption", "/fill", "/attention", "/health", "/ready", "/metrics", "/"}  # fmt: skip
     assert set(schema["paths"]) == paths
     for path, methods in schema["paths"].items():

@@ -77,7 +77,7 @@ def check_load(folders, clients, seconds):
     assert ended.broken == 0
     assert set(ended.statuses) <= {200, 429, 503}
     answered = sum(sum(run.statuses.values()) for run in (before, report, ended))
-    assert last_line == f"stopped: {answered} requests answered, 0 not"
+    assert last_line == f"stopped: {answered} requests completed, 0 aborted"
     return report
 
 

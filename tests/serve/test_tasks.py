@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import qkv
+from qkv.errors import TruncationWarning
 
 TEXTS = ["a good film.", "bad", "the cat sat on the mat, the dog on the cat.", "playing dogs!", "good good good", "Zzz"]
 
@@ -54,6 +55,23 @@ def test_classify(client, folders):
     for result, one in zip(results, expected, strict=True):
         assert result["probabilities"] == pytest.approx(one.probabilities)
         assert result["probability"] == pytest.approx(one.score)
+
+
+@pytest.mark.parametrize(("path", "field"), [("/classify", "results"), ("/v1/embeddings", "data")])
+def test_long_texts_are_refused_unless_they_may_be_truncated(client, folders, path, field):
+    longest = qkv.Classifier(folders["classifier"], device="cpu").max_tokens
+    short, long = " ".join(["good"] * longest), " ".join(["good"] * (longest + 1))
+    body = {"model": "classifier", "input": [short, long]}
+    refused = client.post(path, json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"] | {"message": ""} == {
+        "message": "", "type": "invalid_request_error", "param": "input", "code": "context_length_exceeded",
+    }  # fmt: skip
+    assert "input 2" in refused.json()["error"]["message"]
+    with pytest.warns(TruncationWarning):
+        answer = post(client, path, **body, truncate=True)
+    first, second = (item.get("embedding", [*item.get("probabilities", {}).values()]) for item in answer[field])
+    assert second == pytest.approx(first)
 
 
 def test_tag(client, folders):

@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import warnings
 from typing import Any
 
 import typer
@@ -31,7 +32,7 @@ from qkv.cli.commands import (
     view,
 )
 from qkv.cli.options import INTERRUPTED, add_plugin_option
-from qkv.errors import InputError, QkvError, Unsupported
+from qkv.errors import InputError, QkvError, TruncationWarning, Unsupported
 from qkv.runtime.native import reserve_standard_descriptors
 from qkv.runtime.text import message_line, printable
 
@@ -128,6 +129,7 @@ def main() -> None:
 
 def _run() -> Any:
     reserve_standard_descriptors()
+    warnings.simplefilter("ignore", TruncationWarning)  # commands print a note instead
     if sys.stdout is None:
         raise InputError("standard output is closed")
     # Escape characters that the terminal's encoding cannot represent instead of failing.

@@ -66,11 +66,10 @@ def read_documents(paths: Sequence[Path]) -> list[str]:
 
 def note_too_long(reader: "TextPipeline | AttentionProbe", lines: Sequence[str]) -> None:
     """Note how many texts exceed the model's maximum length and will be truncated."""
-    if long := reader.too_long(lines):
-        note(
-            f"{len(long)} text(s) exceed the model's maximum of {reader.max_tokens} {reader.unit} and are truncated, "
-            f"first: input {long[0]}"
-        )
+    from qkv.pipelines.pipeline import truncation_note
+
+    if (long := reader.too_long(lines)) and reader.max_tokens is not None:
+        note(truncation_note(long, reader.max_tokens, reader.unit))
 
 
 def note_unknown_tokens(unknown: Mapping[Any, Sequence[str]], what: str = "input") -> None:

@@ -51,6 +51,7 @@ class ModelInput(NamedTuple):
     segments: list[int] | None = None  # 0: question, 1: the text with its answer
     predictions: tuple[Prediction, ...] = ()  # the answers to a question; they determine the window that is shown
     parts: tuple[tuple[str, int], ...] = ()  # display text and position of the words to tag, or of the masks to fill
+    truncated: bool = False  # whether the text has more tokens than the model takes
     continuation: str = ""  # that a language model generated; its tokens are the last ones
     prompt_tokens: int | None = None  # number of tokens before the continuation
 
@@ -152,8 +153,14 @@ class AttentionProbe(Pipeline):
         return TextAnswer(
             text, prediction, score, tuple(maps), special=special, predictions=predictions,
             operators=operators.heads(MAX_OPERANDS // share), next_tokens=following,
-            prompt_tokens=model_input.prompt_tokens,
+            prompt_tokens=model_input.prompt_tokens, notes=self._notes(model_input),
         )  # fmt: skip
+
+    def _notes(self, model_input: "ModelInput") -> tuple[str, ...]:
+        """Return sentences on an input."""
+        if not model_input.truncated:
+            return ()
+        return (f"Only the first {self.max_tokens:,} tokens are used: the maximum of the model.",)
 
     def _continued(self, texts: Sequence[str], max_new_tokens: int) -> list["ModelInput"]:
         """Encode texts with the most likely continuation of each."""
@@ -213,13 +220,14 @@ class AttentionProbe(Pipeline):
         ids, pieces, masks = self._encode_masked(text)
         if not text.strip() or not ids:
             raise InputError(f"input {number} is empty")
+        truncated = self.max_tokens is not None and len(ids) > self.max_tokens
         ids, pieces = ids[: self.max_tokens], pieces[: self.max_tokens]
         if self.encoder is None:
-            return ModelInput(ids, tuple(pieces))
+            return ModelInput(ids, tuple(pieces), truncated=truncated)
         all_ids, start = self.encoder.add_special_tokens(ids), self.encoder.first_position
         special = self._pieces([*all_ids[:start], *all_ids[start + len(ids) :]])
         parts = tuple((f"mask {n}", start + at) for n, at in enumerate(masks, start=1) if at < len(ids))
-        return ModelInput(all_ids, (*special[:start], *pieces, *special[start:]), parts=parts)
+        return ModelInput(all_ids, (*special[:start], *pieces, *special[start:]), parts=parts, truncated=truncated)
 
     def _encode_words(self, sentence: str | Tagged, *, trees: bool) -> "ModelInput":
         """Encode a text as a tagger does, with its tree if the model reads trees; only the first part of a long one."""

@@ -40,7 +40,7 @@ class Classification(Drawable):
 class Classifier(TextPipeline):
     """A text encoder with a classification head: `Classifier("runs/polarity-bert-0")("A fine film.").label`.
 
-    Texts are truncated to the model's max_length tokens.
+    Texts are truncated to the model's max_length tokens, with a warning.
     """
 
     task_description: ClassVar = "text classification"
@@ -50,7 +50,10 @@ class Classifier(TextPipeline):
     def __call__(self, texts: Sequence[str], *, batch_size: int | None = None) -> list[Classification]:
         """Classify one text or several."""
         require_text(texts)
-        log_p = label_log_probabilities(self.model, self.encoder, texts, inference_batch_size(batch_size))
+        encoder = self.encoder.fresh_copy()
+        examples, truncated = encode_texts(encoder, texts, self.model.config.max_length)
+        self.warn_truncated(truncated)
+        log_p = encoded_log_probabilities(self.model, encoder, examples, inference_batch_size(batch_size))
         return [
             Classification.from_probabilities(text, self.model.labels, row)
             for text, row in zip(texts, log_p.exp().tolist(), strict=True)
@@ -59,25 +62,32 @@ class Classifier(TextPipeline):
 
 def encode_texts(
     encoder: AnyExampleEncoder, texts: Sequence[str], max_length: int, targets: Iterable[int] = repeat(IGNORE)
-) -> tuple[list[Example], int]:
-    """Encode texts for a model with this `max_length`, and count those that are truncated."""
+) -> tuple[list[Example], list[int]]:
+    """Encode texts for a model with this `max_length`; also return the 1-based numbers of those that are truncated."""
     max_tokens = encoder.max_tokens(max_length)
     encoded = encoder.encode(texts)
     examples = [
         Example(encoder.add_special_tokens(ids[:max_tokens]), target)
         for ids, target in zip(encoded, targets, strict=False)
     ]
-    return examples, sum(len(ids) > max_tokens for ids in encoded)
+    return examples, [number for number, ids in enumerate(encoded, start=1) if len(ids) > max_tokens]
 
 
-@torch.inference_mode()
 def label_log_probabilities(
     model: TextEncoder, encoder: AnyExampleEncoder, texts: Sequence[str], batch_size: BatchSize
 ) -> Float[Tensor, "texts labels"]:
     """Log-probability of each label for each text."""
     encoder = encoder.fresh_copy()
     examples, _ = encode_texts(encoder, texts, model.config.max_length)
-    log_p = torch.zeros(len(texts), model.config.labels)
+    return encoded_log_probabilities(model, encoder, examples, batch_size)
+
+
+@torch.inference_mode()
+def encoded_log_probabilities(
+    model: TextEncoder, encoder: AnyExampleEncoder, examples: Sequence[Example], batch_size: BatchSize
+) -> Float[Tensor, "texts labels"]:
+    """Log-probability of each label for each text, given the texts as encoded by `encoder`."""
+    log_p = torch.zeros(len(examples), model.config.labels)
     for rows, batch in inference_batches(examples, encoder.max_batch(batch_size), encoder, model.config.max_length):
         batch = batch.to(model.device)
         logits = _predict(model, encoder.lookup(batch.token_ids), batch.lengths)

@@ -19,7 +19,7 @@ from qkv.types import Float, Int, Tensor
 class Embedder(TextPipeline):
     """A text encoder with any head or none: `Embedder("folders/all-MiniLM-L6-v2")(["A dog.", "A cat."])`.
 
-    Texts are truncated to the model's max_length tokens.
+    Texts are truncated to the model's max_length tokens, with a warning.
     """
 
     task_description: ClassVar = "text embedding"
@@ -45,7 +45,8 @@ class Embedder(TextPipeline):
         require_text(texts)
         self.check_pooling(pooling)
         encoder = self.encoder.fresh_copy()
-        examples, _ = encode_texts(encoder, texts, self.model.config.max_length)
+        examples, truncated = encode_texts(encoder, texts, self.model.config.max_length)
+        self.warn_truncated(truncated)
         vectors = torch.zeros(len(texts), self.dim)
         max_batch = encoder.max_batch(inference_batch_size(batch_size))
         with torch.no_grad():  # not inference_mode, so that the vectors can be used in training

@@ -263,8 +263,10 @@ class Generator(DecoderPipeline):
         for number, context in enumerate(contexts, start=first):
             if not context.ids:
                 raise InputError(f"prompt {number} is empty: a language model needs at least one token of context")
+            if limit is not None and len(context) > limit:
+                raise InputError(f"prompt {number} has {len(context)} tokens, more than the model's context of {limit}")
             if limit is not None and len(context) + max_new_tokens - 1 > limit:
-                most = max(0, limit + 1 - len(context))
+                most = limit + 1 - len(context)
                 raise InputError(
                     f"prompt {number} has {len(context)} token(s) and the model a context of {limit}: "
                     f"max_new_tokens = {max_new_tokens} must be at most {most}; lower it or shorten the prompt"

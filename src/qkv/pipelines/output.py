@@ -102,6 +102,7 @@ class Answer(Drawable):
     new_tokens: int = 0  # number of generated tokens, without the end token
     special: tuple[str, ...] = ()  # display text of the special tokens, such as [CLS] and </s>
     predictions: tuple[Prediction, ...] = ()  # with probabilities; empty for a generated text
+    notes: tuple[str, ...] = ()  # sentences on the input, such as that it was truncated
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join([quoted(self.text), *self.details])})"

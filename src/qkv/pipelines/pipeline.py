@@ -1,6 +1,7 @@
 """Base classes of the pipelines: a model with its tokenizer, raw input in, answer out."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, Typ
 import torch
 from torch import nn
 
-from qkv.errors import InputError, Unsupported
+from qkv.errors import InputError, TruncationWarning, Unsupported
 from qkv.generation import DType, Engine, EngineCache, PackedWeights
 from qkv.hub import load_as
 from qkv.nn.interfaces import TextEncoder
@@ -159,6 +160,20 @@ class TextPipeline(Pipeline):
         """The 1-based numbers of the texts that are truncated to the model's maximum length."""
         encoded = self.encoder.fresh_copy().encode(texts)
         return [number for number, ids in enumerate(encoded, start=1) if len(ids) > self.max_tokens]
+
+    def warn_truncated(self, numbers: Sequence[int]) -> None:
+        """Warn that these texts were truncated, given their 1-based numbers."""
+        if numbers:
+            message = truncation_note(numbers, self.max_tokens, self.unit)
+            warnings.warn(message, TruncationWarning, stacklevel=4)  # the call of the pipeline
+
+
+def truncation_note(numbers: Sequence[int], max_length: int, unit: str) -> str:
+    """Return a sentence on the inputs that were truncated, given their 1-based numbers."""
+    first = f"input {numbers[0]}"
+    if len(numbers) == 1:
+        return f"{first} is truncated to the model's maximum of {max_length:,} {unit}"
+    return f"{len(numbers):,} inputs are truncated to the model's maximum of {max_length:,} {unit}, first: {first}"
 
 
 class OneOrMany(Protocol[InputOf, Options, Output]):

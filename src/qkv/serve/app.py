@@ -52,8 +52,8 @@ def create_app(
     app.add_middleware(LimitBody, max_bytes=settings.max_body_bytes)
     if settings.api_keys:
         app.add_middleware(RequireKey, keys=settings.api_keys)
-        _describe_keys(app)
-    app.add_middleware(Measure, metrics=metrics, endpoints=_paths_of(app))
+    app.add_middleware(Measure, metrics=metrics, endpoints=_paths_of(app), access_log=settings.access_log)
+    _correct_schema(app, keys=bool(settings.api_keys))
     return app
 
 
@@ -67,14 +67,18 @@ def _paths_of(app: FastAPI) -> Callable[[], frozenset[str]]:
     return paths
 
 
-def _describe_keys(app: FastAPI) -> None:
-    """Add the API key to the OpenAPI page."""
+def _correct_schema(app: FastAPI, *, keys: bool) -> None:
+    """Remove the status 422 from the OpenAPI description, since invalid bodies get 400, and add the API key."""
     original = app.openapi
 
     def openapi() -> dict[str, Any]:
         schema = original()
-        schema.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        schema["security"] = [{"key": []}]
+        for operations in schema["paths"].values():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)
+        if keys:
+            schema.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+            schema["security"] = [{"key": []}]
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -93,13 +97,13 @@ async def docs(request: Request) -> HTMLResponse:
     return HTMLResponse(api_page(request.app.openapi()), headers={"Content-Security-Policy": POLICY})
 
 
-@status_router.get("/health", summary="Whether the process runs")
+@status_router.get("/health", summary="Liveness check")
 async def health() -> dict[str, str]:
     """Return status 200 as long as the process answers."""
     return {"status": "ok", "version": __version__}
 
 
-@status_router.get("/ready", summary="Whether requests are accepted", responses={503: RESPONSES[503]})
+@status_router.get("/ready", summary="Readiness check", responses={503: RESPONSES[503]})
 async def ready(request: Request) -> dict[str, str]:
     """Return status 200 if all models are loaded, else 503."""
     served: Served | None = request.app.state.served

@@ -44,11 +44,10 @@ class ErrorResponse(BaseModel):
 
 
 DESCRIPTIONS = {
-    400: "The model cannot process the input.",
+    400: "The body does not have the format of the endpoint, or the model cannot process the input.",
     401: "Missing or unknown API key.",
     404: "No model of this name is loaded.",
     413: "The body is too large.",
-    422: "The body does not have the format of the endpoint.",
     429: "Too many requests are waiting: try again after the seconds in Retry-After.",
     503: "The request took too long, or the server is stopping: try again after the seconds in Retry-After.",
 }
@@ -115,7 +114,7 @@ def add_handlers(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         problems = [_problem(details, _field_names(request)) for details in error.errors()[:MAX_PROBLEMS]]
-        return error_response(422, "; ".join(message for _, message in problems), problems[0][0])
+        return error_response(400, "; ".join(message for _, message in problems), problems[0][0])
 
     for kind in (RequestError, QkvError, Exception):
         app.add_exception_handler(kind, failed)

@@ -166,6 +166,16 @@ class ModelPool:
                 return fitting[0], fitting[0].pipelines[endpoint]
             choice = ", ".join(model.name for model in fitting) or "none of the loaded ones has this endpoint"
             raise RequestError(400, f"model: name one of the models with {endpoint}: {choice}", param="model")
+        model = self.find(name)
+        if endpoint not in model.pipelines:
+            endpoints = ", ".join(sorted(model.pipelines))
+            raise RequestError(
+                400, f"model {name!r} ({model.kind}) has no {endpoint}; available endpoints: {endpoints}", param="model"
+            )
+        return model, model.pipelines[endpoint]
+
+    def find(self, name: str) -> LoadedModel:
+        """Return the model with a name."""
         if name not in self.models:
             raise RequestError(
                 404,
@@ -173,13 +183,7 @@ class ModelPool:
                 param="model",
                 code="model_not_found",
             )
-        model = self.models[name]
-        if endpoint not in model.pipelines:
-            endpoints = " or ".join(sorted(model.pipelines))
-            raise RequestError(
-                400, f"model {name!r} is a {model.kind}, which has no {endpoint}: use {endpoints}", param="model"
-            )
-        return model, model.pipelines[endpoint]
+        return self.models[name]
 
     @property
     def ready(self) -> bool:

@@ -1,16 +1,20 @@
 """What happens to every request: API keys, the size of the body, metrics."""
 
 import hmac
+import logging
 import time
 from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from qkv.runtime.text import printable
 from qkv.serve.errors import error_response
 from qkv.serve.metrics import NO_ANSWER, Metrics
 
 OPEN = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})  # need no API key: they run no model
+MAX_PATH = 200  # characters of a path in the log
+log = logging.getLogger("qkv.serve.access")
 OTHER = "other"  # endpoint of unknown paths in the metrics
 
 
@@ -73,10 +77,12 @@ class LimitBody:
 
 
 class Measure:
-    """Counts requests by endpoint and status, and their time."""
+    """Counts requests by endpoint and status, measures their time, and logs them with `access_log`."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, endpoints: Callable[[], frozenset[str]]) -> None:
-        self._app, self._metrics, self._endpoints = app, metrics, endpoints
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, endpoints: Callable[[], frozenset[str]], *, access_log: bool
+    ) -> None:
+        self._app, self._metrics, self._endpoints, self._access_log = app, metrics, endpoints, access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -95,5 +101,9 @@ class Measure:
             try:
                 await self._app(scope, receive, observe)
             finally:
+                seconds = time.perf_counter() - begin
                 self._metrics.requests.labels(endpoint, status).inc()
-                self._metrics.seconds.labels(endpoint).observe(time.perf_counter() - begin)
+                self._metrics.seconds.labels(endpoint).observe(seconds)
+                if self._access_log:
+                    path = printable(scope["path"], MAX_PATH)
+                    log.info("%s %s %s %.0f ms", scope["method"], path, status, 1000 * seconds)

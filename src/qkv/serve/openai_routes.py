@@ -33,7 +33,7 @@ from qkv.serve.openai_schemas import (
     ModelList,
     Usage,
 )
-from qkv.serve.served import Served, ServedModels, as_list
+from qkv.serve.served import Served, ServedModels, as_list, check_lengths
 from qkv.tokenizers import Tokenizer
 
 DEFAULT_TOKENS = 16
@@ -45,6 +45,17 @@ async def list_models(served: ServedModels) -> ModelList:
     """Return the loaded models, and the endpoints of each."""
     models = served.pool.models.values()
     return ModelList(data=[ModelCard(created=model.loaded_at, **model.describe()) for model in models])
+
+
+@router.get(
+    "/models/{name:path}",
+    summary="Describe a loaded model",
+    responses={status: RESPONSES[status] for status in (401, 404, 503)},
+)
+async def retrieve_model(name: str, served: ServedModels) -> ModelCard:
+    """Return a loaded model and its endpoints."""
+    model = served.pool.find(name)
+    return ModelCard(created=model.loaded_at, **model.describe())
 
 
 @router.post(
@@ -99,16 +110,26 @@ def _prompts(body: CompletionRequest, served: Served, generator: Generator) -> t
         ids = [list(tokens) for tokens in prompt]
         return [generator.tokenizer.decode(tokens) for tokens in ids], ids
     served.check_inputs(prompt, body.n, "prompt")
-    return prompt, [encoding.ids for encoding in generator.encode(prompt, 0)]
+    encodings = generator.tokenizer.encode_with_offsets(prompt, add_special_tokens=True)
+    if not all(encoding.ids for encoding in encodings):
+        raise RequestError(400, "prompt: an empty text has no tokens to continue", param="prompt")
+    return prompt, [encoding.ids for encoding in encodings]
 
 
 def _options(
     body: CompletionRequest, prompts: Sequence[Sequence[int]], served: Served, generator: Generator
 ) -> CompletionOptions:
     longest = max(map(len, prompts))
-    limit = served.settings.max_tokens
-    if generator.model.max_length is not None:
-        limit = min(limit, generator.model.max_length + 1)  # the last token is not processed
+    limit, context = served.settings.max_tokens, generator.model.max_length
+    if context is not None and longest > context:
+        raise RequestError(
+            400,
+            f"a prompt of {longest:,} tokens exceeds the model's context of {context:,}",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    if context is not None:
+        limit = min(limit, context + 1)  # the last token is not processed
     new_tokens = min(DEFAULT_TOKENS, max(1, limit - longest)) if body.max_tokens is None else body.max_tokens
     if longest + new_tokens > limit:
         raise RequestError(
@@ -259,6 +280,7 @@ async def embed(body: EmbeddingRequest, served: ServedModels) -> EmbeddingList:
         raise RequestError(
             400, f"dimensions = {body.dimensions}: the embeddings have {embedder.dim}", param="dimensions"
         )
+    check_lengths(embedder, texts, truncate=body.truncate)
     embedder.check_pooling(body.pooling)
     run = _Embed(embedder, body.pooling, model)
     results = await served.run_texts(model, ("embed", body.pooling), texts, run)

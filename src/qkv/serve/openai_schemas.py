@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 MAX_INTEGER = 2**63 - 1
 ModelName = Annotated[str, Field(min_length=1, max_length=500, description="Name of a loaded model: see /v1/models.")]
+Truncate = Annotated[
+    bool, Field(description="Truncate texts that are longer than the maximum of the model, instead of an error.")
+]
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 
 
@@ -107,6 +110,7 @@ class EmbeddingRequest(RequestBody):
     )
     dimensions: int | None = Field(default=None, description="Not supported unless it is the size of the embeddings.")
     pooling: Literal["mean", "cls", "pooler"] = Field(default="mean", description="From hidden states to one vector.")
+    truncate: Truncate = False
     user: str | None = Field(default=None, description="Accepted for compatibility; has no effect.")
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
+from qkv.pipelines.pipeline import TextPipeline
 from qkv.serve.errors import RequestError, timed_out
 from qkv.serve.loaded import LoadedModel, ModelPool
 from qkv.serve.metrics import Metrics
@@ -63,6 +64,18 @@ class Served:
                     f"{param}: text {number} has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}",
                     param=param,
                 )
+
+
+def check_lengths(pipeline: TextPipeline, texts: Sequence[str], *, truncate: bool) -> None:
+    """Raise if a text is longer than the maximum of a model, unless it may be truncated."""
+    if not truncate and (numbers := pipeline.too_long(texts)):
+        raise RequestError(
+            400,
+            f"input {numbers[0]} has more than {pipeline.max_tokens:,} {pipeline.unit}, the maximum of the model: "
+            "shorten it or set truncate",
+            param="input",
+            code="context_length_exceeded",
+        )
 
 
 def _served(request: Request) -> Served:

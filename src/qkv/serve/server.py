@@ -73,7 +73,9 @@ def run_server(
     """Serve until SIGTERM or Ctrl-C; then finish the accepted requests, for at most `grace` seconds."""
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    logging.getLogger("qkv.serve").addHandler(logging.StreamHandler())
+    log = logging.getLogger("qkv.serve")
+    log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -86,4 +88,4 @@ def run_server(
     server = Server(config, report, address)
     server.run([listener])
     answered, not_answered = metrics.answered
-    report(f"stopped: {answered} requests answered, {not_answered} not")
+    report(f"stopped: {answered} requests completed, {not_answered} aborted")

@@ -27,6 +27,7 @@ class ServeSettings(Config):
     max_body_bytes: PositiveInt = 4 * 2**20
     timeout: Annotated[float, Field(gt=0, le=86400)] = 60.0  # seconds until a request is given up
     batch_all: bool = False  # batch models whose results depend on the batch in the last digits, too
+    access_log: bool = False  # log a line per request
     api_keys: tuple[str, ...] = Field(default=(), repr=False)  # none: no key is needed
 
 

@@ -18,7 +18,7 @@ from qkv.serve.attention import AttentionOptions
 from qkv.serve.decoding import SearchOptions, TranslationJob
 from qkv.serve.errors import RESPONSES, RequestError
 from qkv.serve.loaded import LoadedModel
-from qkv.serve.served import Served, ServedModels, as_list
+from qkv.serve.served import Served, ServedModels, as_list, check_lengths
 from qkv.serve.task_schemas import (
     AnswerCandidate,
     AnswerRequest,
@@ -130,6 +130,7 @@ async def classify(body: ClassificationRequest, served: ServedModels) -> Classif
             raise RequestError(400, f"{model.name!r} classifies texts: pass input, not image", param="input")
         texts = as_list(body.input)
         served.check_inputs(texts)
+        check_lengths(classifier, texts, truncate=body.truncate)
         size = model.batch_size
         results = await served.run_texts(model, "classify", texts, lambda batch: classifier(batch, batch_size=size))
     return ClassificationResponse(

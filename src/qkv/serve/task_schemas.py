@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from qkv.serve.openai_schemas import ModelName, RequestBody
+from qkv.serve.openai_schemas import ModelName, RequestBody, Truncate
 
 Inputs = str | list[str]
 MAX_CHOICES = 1000
@@ -67,6 +67,7 @@ class ClassificationRequest(TaskRequest):
     image: Inputs | None = Field(
         default=None, description="For image classifiers: base64 of an image file, or of several."
     )
+    truncate: Truncate = False
 
 
 class ClassifiedInput(BaseModel):

@@ -48,10 +48,12 @@ class TextClassificationTask(TextEncoderTask):
 
     def encode(self, examples: Sequence[Pair]) -> list[Example]:
         targets = [self.labels.get(pair.target, IGNORE) for pair in examples]
-        encoded, too_long = encode_texts(self.encoder, [pair.source for pair in examples], self.max_length, targets)
-        if too_long:
+        encoded, truncated = encode_texts(self.encoder, [pair.source for pair in examples], self.max_length, targets)
+        if truncated:
             unit = self.encoder.unit
-            self.notes += (f"{too_long} training text(s) are truncated to model.max_length = {self.max_length} {unit}",)
+            self.notes += (
+                f"{len(truncated)} training text(s) are truncated to model.max_length = {self.max_length} {unit}",
+            )
         return encoded
 
     def describe(self) -> str:

@@ -45,6 +45,10 @@ BatchAll = Annotated[
     ),
 ]
 
+AccessLog = Annotated[
+    bool, typer.Option("--access-log", help="Log a line per request: method, path, status, milliseconds.")
+]
+
 
 def serve(
     models: Models,
@@ -58,6 +62,7 @@ def serve(
     timeout: Timeout = 60.0,
     api_keys: ApiKeys = None,
     batch_all: BatchAll = False,
+    access_log: AccessLog = False,
     dtype: options.DType = options.DecodingDType.auto,
     device: options.Device = "auto",
 ) -> None:
@@ -82,6 +87,7 @@ def serve(
         max_body_bytes=max_body,
         timeout=timeout,
         batch_all=batch_all,
+        access_log=access_log,
         api_keys=read_api_keys(api_keys),
     )
     from qkv.serve.app import create_app

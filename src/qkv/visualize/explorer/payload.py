@@ -134,7 +134,7 @@ def _notes_on(answer: Answer) -> list[str]:
     """Return sentences on an example."""
     if isinstance(answer, DocumentAnswer):
         return document_notes(answer)
-    return episode_notes(answer) if isinstance(answer, EpisodeAnswer) else []
+    return episode_notes(answer) if isinstance(answer, EpisodeAnswer) else list(answer.notes)
 
 
 def _picture(answer: Answer, max_bytes: int) -> dict[str, Any] | None:

@@ -199,8 +199,8 @@ def test_models_are_named_by_their_folders_or_by_the_user(folders):
 
 def test_every_endpoint_is_described(client):
     schema = client.get("/openapi.json").json()
-    paths = {"/v1/completions", "/v1/embeddings", "/v1/models", "/v1/models/{name}", "/translate", "/classify", "/tag", "/answer",
-             "/caption", "/fill", "/attention", "/health", "/ready", "/metrics", "/"}  # fmt: skip
+    paths = {"/v1/completions", "/v1/embeddings", "/v1/models", "/v1/models/{name}", "/translate", "/classify", "/tag",
+             "/answer", "/caption", "/fill", "/attention", "/health", "/ready", "/metrics", "/"}  # fmt: skip
     assert set(schema["paths"]) == paths
     for path, methods in schema["paths"].items():
         for operation in methods.values():

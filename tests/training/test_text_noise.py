@@ -33,6 +33,33 @@ def test_probabilities_of_each_kind_of_noise():
         assert (pair is plain) == (pair == plain)
 
 
+def test_upper_case():
+    noisy = TextNoise(uppercase=0.2, lowercase=0.5).apply(PAIRS, seed=0, epoch=0)
+    assert 150 < sum(pair.source.isupper() for pair in noisy) < 250
+    assert [pair.target for pair in noisy] == [pair.target for pair in PAIRS]
+
+
+def test_other_numbers_with_as_many_digits():
+    pairs = [
+        *PAIRS,
+        Pair("It costs 20 dollars.", "Es kostet zwanzig Dollar."),
+        Pair("8:30, not 8:15", "8.30, nicht 8.15"),
+    ]
+    noisy = TextNoise(numbers=0.999999).apply(pairs, seed=0, epoch=0)
+    found = [[re.findall(r"\d+", text) for text in (pair.source, pair.target)] for pair in noisy]
+    assert all(source == target for source, target in found[:1000])
+    assert [len(source[0]) for source, _ in found[:1000]] == [len(str(number)) for number in range(1000)]
+    assert [source[0] for source, _ in found[:2]] == ["0", "1"]
+    assert sum(int(source[0]) == row for row, (source, _) in enumerate(found[:1000])) < 20
+    assert len({source[0] for source, _ in found[100:1000]}) > 500
+    assert noisy[1000] == pairs[1000]  # the target has no number in digits
+    (hour, half, again, quarter), target = found[1001]
+    assert hour == again
+    assert target == [hour, half, again, quarter]
+    assert {half, quarter}.isdisjoint({"30", "15"})
+    assert noisy[1001].target == f"{hour}.{half}, nicht {hour}.{quarter}"
+
+
 def test_seed_and_epoch_determine_the_noise():
     noise = TextNoise(lowercase=0.5)
     assert noise.apply(PAIRS, 3, 7) == noise.apply(PAIRS, 3, 7)

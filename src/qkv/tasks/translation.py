@@ -85,7 +85,7 @@ class TranslationConfig(TaskConfig):
     bpe_dropout: Rate = 0.0  # probability of dropping a BPE merge, resampled per epoch (Provilkov et al. 2020)
     r_drop: NonNegativeFloat = 0.0  # alpha of R-Drop: outputs under two dropout masks must agree (Wu et al. 2021)
     scheduled_sampling: ScheduledSampling | None = None  # feed the model's own tokens in training, more and more
-    text_noise: TextNoise | None = None  # train on phrases, several sentences, lower case, no punctuation, too
+    text_noise: TextNoise | None = None  # train on phrases, other letter case, no punctuation, ..., too
 
 
 @register("task", "translate")

@@ -134,7 +134,7 @@ def test_commands_and_options() -> None:
         "data fetch": ["--data-dir", "--json"],
         "data check": ["--column", "--count", "--json", "--recipe", "--set", "--task", "--test", "--valid"],
         "data features": ["--backbone", "--data-dir", "--json", "--output", "--side"],
-        "data show": ["--count", "--data-dir", "--json", "--kind", "--languages", "--split"],
+        "data show": ["--count", "--data-dir", "--json", "--kind", "--languages", "--output", "--split"],
     }  # fmt: skip
 
 

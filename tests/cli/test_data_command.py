@@ -10,11 +10,16 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from qkv.datasets import dataset_cache
+from qkv.datasets.corpora.synthetic.shapes import generate
+from qkv.datasets.formats.audio import WavFile
 from qkv.registry import lookup, registered
 from qkv.runtime.download import download
+from tests.pipelines.recordings import write_wav
 
 from .command import TINY, Ended
 
@@ -115,6 +120,31 @@ def test_show_downloads_first_and_prints_the_size(qkv: Command, served: Path) ->
     assert f"tinyshakespeare: {int(0.9 * len(TEXT)):,} characters\n" in ended.err
     shown = qkv("data", "show", "tinyshakespeare", "--count", 1, "--json").out
     assert json.loads(shown) == {"text": "To be, or not to be:"}
+
+
+def test_show_writes_images_that_the_packaged_captioner_describes(qkv: Command, tmp_path: Path) -> None:
+    done = qkv("data", "show", "shapes", "--split", "test", "--count", 3, "--output", tmp_path / "images", "--json")
+    shown = [json.loads(line) for line in done.out.splitlines()]
+    files = sorted((tmp_path / "images").iterdir())
+    assert [Path(example["png"]) for example in shown] == files
+    scenes = generate(3, split="test")
+    for file, pixels, example, (text,) in zip(files, scenes.images, shown, scenes.texts, strict=True):
+        assert (np.asarray(Image.open(file)).transpose(2, 0, 1) == pixels).all()
+        assert example["caption"] == text
+    assert qkv("caption", "shapes", *files).out.splitlines() == [text for (text,) in scenes.texts]
+    assert "no images" in qkv("data", "show", "dates", "--output", tmp_path / "none").error
+    assert not (tmp_path / "none").exists()
+
+
+def test_show_writes_recordings(qkv: Command, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_wav(tmp_path / "in" / "1.wav", 0.5)
+    (tmp_path / "in" / "1.txt").write_text("one")
+    done = qkv("data", "show", tmp_path / "in", "--output", tmp_path / "out")
+    (written,) = (tmp_path / "out").iterdir()
+    assert str(written) in done.out
+    before, after = (WavFile.open(path).read() for path in (tmp_path / "in" / "1.wav", written))
+    np.testing.assert_allclose(after, before, atol=2 / 32767)
 
 
 def test_a_hash_mismatch_is_an_error_and_leaves_the_cache_empty(qkv: Command, served: Path, cache: Path) -> None:

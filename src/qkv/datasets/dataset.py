@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
 from qkv.config import Config, Term, TokenizerTerm, require
@@ -31,7 +32,7 @@ from qkv.datasets.examples.squad import Question
 from qkv.datasets.examples.stories import StoryQuestion
 from qkv.datasets.examples.tagged import Tagged
 from qkv.datasets.examples.trees import Tree
-from qkv.datasets.formats.images import LabeledImages
+from qkv.datasets.formats.images import LabeledImages, encode_png
 from qkv.errors import InputError
 from qkv.registry import describe
 from qkv.runtime.files import absolute_path
@@ -89,6 +90,10 @@ class Dataset(Generic[Examples]):
     def preview(self, split: str) -> Iterator[dict[str, Any]]:
         """Yield the examples of a split as plain data for display; none for data without text."""
         return iter(())
+
+    def media(self, split: str, index: int) -> tuple[str, bytes] | None:
+        """Return the format ("png" or "wav") and the file of an example's image or recording; None if it has none."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -254,6 +259,9 @@ class ImageDataset(Dataset[LabeledImages]):
             {"image": file, "label": examples.names[label]} for file, label in zip(files, examples.labels, strict=True)
         )
 
+    def media(self, split: str, index: int) -> tuple[str, bytes]:
+        return "png", encode_png(self.splits[split].pixels[index])
+
 
 @dataclass(frozen=True)
 class CaptionDataset(Dataset[Captions]):
@@ -276,6 +284,10 @@ class CaptionDataset(Dataset[Captions]):
         examples = self.splits[split]
         files = examples.files or [f"image {index}" for index in range(len(examples))]
         return ({"image": file, "caption": texts[0]} for file, texts in zip(files, examples.texts, strict=True))
+
+    def media(self, split: str, index: int) -> tuple[str, bytes] | None:
+        image = self.splits[split].images[index]
+        return ("png", encode_png(image)) if image.dtype == np.uint8 else None  # other values are features
 
 
 class EpisodeDataset(Dataset[FewShotDataset]):

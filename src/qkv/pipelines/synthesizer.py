@@ -5,13 +5,13 @@
 The envelope rises within 10 ms, decays exponentially, and falls to zero at the end of the note.
 """
 
-import wave
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from qkv.datasets.formats.abc_notation import Note, Tune, parse_tune
+from qkv.datasets.formats.audio import encode_wav
 from qkv.errors import InputError
 
 RATE = 22050  # samples per second
@@ -36,20 +36,10 @@ def synthesize(tune: Tune) -> Samples:
     return samples * np.float32(PEAK / peak) if peak > 0 else samples
 
 
-def write_wav(tune: Tune, path: Path) -> None:
-    """Write the sound of a tune as a mono WAV file of 16 bits."""
-    samples = (synthesize(tune) * 32767).astype("<i2")
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes(samples.tobytes())
-
-
 def play_abc(text: str, path: Path) -> Tune:
     """Write the sound of a tune in ABC notation as a WAV file, and return the tune."""
     tune = parse_tune(text)
-    write_wav(tune, path)
+    path.write_bytes(encode_wav(synthesize(tune), RATE))
     return tune
 
 

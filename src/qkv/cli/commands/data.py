@@ -16,6 +16,7 @@ from qkv.cli.console import info, note, progress_bar, result, result_json, resul
 from qkv.config import build
 from qkv.errors import InputError
 from qkv.registry import nearest
+from qkv.runtime.files import name_output_errors
 
 if TYPE_CHECKING:
     from qkv.datasets.dataset import Dataset
@@ -174,6 +175,12 @@ def show(
     count: Annotated[
         int, typer.Option("--count", min=1, max=options.MAX_COUNT, help="Number of examples to show.")
     ] = 10,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="FOLDER", help="Write the images or recordings of the examples to this folder."
+        ),
+    ] = None,
     data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:
@@ -189,14 +196,14 @@ def show(
     if name in kinds and not Path(name).exists():
         raise InputError(f"{name} is a file format; pass a file, e.g. qkv data show my_file.tsv --kind {name}")
     if name in datasets and not Path(name).is_file():
-        _show_dataset(name, split, languages, data_dir, count, json)
+        _show_dataset(name, split, languages, data_dir, count, output, json)
     elif os.path.lexists(name):
-        _show_files(name, [Path(name)] if target is None else [Path(name), target], kind, count, json)
+        _show_files(name, [Path(name)] if target is None else [Path(name), target], kind, count, output, json)
     else:
         raise InputError(f"{name}: no such file or dataset{nearest(name, datasets)}")
 
 
-def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json: bool) -> None:
+def _show_files(name: str, paths: list[Path], kind: str | None, count: int, output: Path | None, json: bool) -> None:
     from qkv.datasets.detect import infer_kind
     from qkv.datasets.shards.large_text import LARGE_BYTES, LargeText
     from qkv.datasets.shards.text_source import TextSource, find_files
@@ -211,10 +218,12 @@ def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json
     else:
         loaded = reader.read_files(paths, OWN)
     info(f"{name}: read as {reader.description}; use --kind for another format")
-    _show(name, loaded, split, count, json)
+    _show(name, loaded, split, count, output, json)
 
 
-def _show_dataset(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:
+def _show_dataset(
+    name: str, split: str, languages: str | None, folder: Path | None, count: int, output: Path | None, json: bool
+) -> None:
     from qkv.registry import lookup
 
     dataset = lookup("dataset", name)
@@ -226,16 +235,25 @@ def _show_dataset(name: str, split: str, languages: str | None, folder: Path | N
         raise InputError("; ".join([f"{name} has no split {split}{nearest(split, loaded.splits)}", *loaded.notes]))
     if dataset.files:
         info(f"{name}: license: {dataset.license}")
-    _show(name, loaded, split, count, json)
+    _show(name, loaded, split, count, output, json)
 
 
-def _show(name: str, loaded: "Dataset[Any]", split: str, count: int, json: bool) -> None:
-    """Print the first examples of a split."""
+def _show(name: str, loaded: "Dataset[Any]", split: str, count: int, output: Path | None, json: bool) -> None:
+    """Print the first examples of a split; write their images or recordings to `output`."""
     for message in loaded.notes:
         note(message)
     examples = list(islice(loaded.preview(split), count))
     if not examples:
         raise InputError(f"{name} has no texts to show")
+    if output is not None:
+        for index, example in enumerate(examples):
+            if (media := loaded.media(split, index)) is None:
+                raise InputError(f"--output: {name} has no images or recordings")
+            path = output / f"{split}-{index}.{media[0]}"
+            with name_output_errors(path):
+                output.mkdir(exist_ok=True)
+                path.write_bytes(media[1])
+            example[media[0]] = str(path)
     info(f"{name}: {loaded.size(split):,} {loaded.unit}")
     for example in examples:
         if json:

@@ -9,7 +9,7 @@ from jaxtyping import Float32
 from numpy import ndarray
 
 from qkv.datasets.dataset import Dataset
-from qkv.datasets.formats.audio import WavFile
+from qkv.datasets.formats.audio import WavFile, encode_wav
 
 AnyUtterances = TypeVar("AnyUtterances", bound="Utterances")
 
@@ -114,3 +114,7 @@ class SpeechDataset(Dataset[Utterances]):
             utterance = examples.utterance(index)
             file = {"recording": str(examples.files[index].path)} if isinstance(examples, Recordings) else {}
             yield {**file, "text": utterance.text, "length": f"{len(utterance.waveform) / examples.rate:.2f} s"}
+
+    def media(self, split: str, index: int) -> tuple[str, bytes]:
+        utterances = self.splits[split]
+        return "wav", encode_wav(utterances.utterance(index).waveform, utterances.rate)

@@ -7,6 +7,7 @@ samples, "data" has them. Only the part that is asked for is read.
 import io
 import os
 import struct
+import wave
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,17 @@ class Recording:
     def read(self, start: int = 0, count: int | None = None) -> Float32[ndarray, "samples"]:
         """Return samples in [-1, 1], fewer than `count` at the end."""
         return self.waveform[start:][:count]
+
+
+def encode_wav(samples: Float32[ndarray, "samples"], rate: int) -> bytes:
+    """Return samples in [-1, 1] as a mono WAV file of 16 bits."""
+    data = io.BytesIO()
+    with wave.open(data, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return data.getvalue()
 
 
 def open_sound(source: str | Path | Mapping[str, Any]) -> WavFile | Recording:

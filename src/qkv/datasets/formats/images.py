@@ -1,5 +1,6 @@
 """Labeled images, the idx file format of MNIST, and image files of users, which are not trusted."""
 
+import io
 import math
 import os
 import struct
@@ -109,6 +110,13 @@ def load_image(source: ImageSource, mode: str = "RGB") -> Image.Image:
         return _upright(source.copy(), mode)
     with open_regular(Path(source)) as file:
         return decode_image(file, str(source), mode)
+
+
+def encode_png(pixels: UInt8[ndarray, "channels height width"]) -> bytes:
+    """Return an image of one or three channels as a PNG file."""
+    file, channels_last = io.BytesIO(), pixels.transpose(1, 2, 0)
+    Image.fromarray(channels_last[:, :, 0] if len(pixels) == 1 else channels_last).save(file, format="PNG")
+    return file.getvalue()
 
 
 def image_name(source: ImageSource) -> str:

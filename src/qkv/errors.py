@@ -30,7 +30,12 @@ class OutOfMemory(QkvError):  # noqa: N818  (as torch calls it)
 
 
 class Unsupported(QkvError):  # noqa: N818  (the name the design gives it)
-    """An explicitly selected backend does not support the request."""
+    """An explicitly selected backend does not support the request.
+
+    Args:
+        backend: Name of the backend.
+        reason: What it does not support.
+    """
 
     def __init__(self, backend: str, reason: str) -> None:
         super().__init__(f"backend {backend!r} does not support this request: {reason}")

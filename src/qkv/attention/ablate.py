@@ -16,8 +16,18 @@ from qkv.errors import InputError, ShapeError
 def ablate(model: nn.Module, layer: Layer, heads: Sequence[int]) -> "Ablation":
     """Zero the output of attention heads, effective immediately.
 
-    `layer` selects layers as in `watch`: an index or a name, which may match several layers. The returned `Ablation`
-    restores the heads with `.restore()` or at the end of a with block. Ablations of the same layer accumulate.
+    Ablations of the same layer accumulate.
+
+        with qkv.ablate(model, "decoder.0.cross", heads=[0, 3]):
+            output = model(source, target)
+
+    Args:
+        model: A model with attention layers of qkv.
+        layer: A layer index (2: every layer with index 2) or name ("decoder", "decoder.0.cross").
+        heads: Numbers of the heads, from 0.
+
+    Returns:
+        An `Ablation`, which restores the heads with `.restore()` or at the end of a with block.
     """
     heads = checked_indices("heads", heads)
     layers = select_layers(model, [layer])
@@ -63,9 +73,13 @@ def _remove_ablation(attend: Attend, heads: ZeroedHeads) -> None:
 def replace_weights(model: nn.Module, layer: Layer, weights: Weights) -> Iterator[None]:
     """Run a layer with these attention weights instead of its own: output = weights @ value.
 
-    The weights are [batch, heads, query, key]; a batch size of 1 is expanded. They can require a gradient. A layer that
-    is called step by step takes the next rows at each call, from the first row on in each forward pass. The weights of
-    masked keys are set to zero, and `watch` records the replaced weights.
+    A layer that is called step by step takes the next rows at each call, from the first row on in each forward pass.
+    The weights of masked keys are set to zero, and `watch` records the replaced weights.
+
+    Args:
+        model: A model with attention layers of qkv.
+        layer: A layer index (2: every layer with index 2) or name ("decoder", "decoder.0.cross").
+        weights: Weights [batch, heads, query, key]; a batch size of 1 is expanded. They can require a gradient.
     """
     layers = select_layers(model, [layer])
     if len(layers) > 1:

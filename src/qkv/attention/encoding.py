@@ -22,7 +22,15 @@ class PositionalEncoding(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
-        """Return the vectors of positions offset ... offset + length - 1."""
+        """Return the vectors of positions offset ... offset + length - 1.
+
+        Args:
+            length: Number of positions.
+            offset: The first position.
+
+        Returns:
+            A tensor [length, dim].
+        """
 
     @abstractmethod
     def at(self, positions: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
@@ -42,6 +50,9 @@ class Sinusoidal(PositionalEncoding):
 
     It is defined at any position, but Press et al. (2022) found that models extrapolate by a few dozen positions at
     best.
+
+    Args:
+        dim: Features of the embeddings.
     """
 
     scales_embeddings = True
@@ -91,7 +102,12 @@ class SinusoidalHalves(Sinusoidal):
 @final
 @register("position", "learned")
 class Learned(PositionalEncoding):
-    """A learned vector for each position below `max_length`."""
+    """A learned vector for each position below `max_length`.
+
+    Args:
+        max_length: Number of positions.
+        dim: Features of the embeddings.
+    """
 
     position_axis = 0  # axis of the weight that has one slice per position
 

@@ -79,7 +79,11 @@ class Causal(Mask):
 @final
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """Masks the keys beyond the length of each sequence."""
+    """Masks the keys beyond the length of each sequence: `Padding(torch.tensor([5, 3]))`.
+
+    Args:
+        lengths: Number of keys of each sequence without padding, an integer tensor [batch].
+    """
 
     lengths: Int[Tensor, "batch"]
 
@@ -97,7 +101,12 @@ class Padding(Mask):
 @final
 @dataclass(frozen=True)
 class Window(Mask):
-    """A query attends to `left` keys before its position, the key at it, and `right` keys after it."""
+    """A query attends to `left` keys before its position, the key at it, and `right` keys after it.
+
+    Args:
+        left: Number of keys before the position of the query.
+        right: Number of keys after the position of the query.
+    """
 
     left: int
     right: int
@@ -113,7 +122,11 @@ class Window(Mask):
 @final
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
-    """Every query attends to the first `length` keys, shared or per sequence: `Causal() | Prefix(n)` is a prefix LM."""
+    """Every query attends to the first `length` keys: `Causal() | Prefix(n)` is a prefix LM.
+
+    Args:
+        length: Number of keys, an integer for all sequences or an integer tensor [batch].
+    """
 
     length: int | Int[Tensor, "batch"]
 
@@ -130,9 +143,13 @@ class Prefix(Mask):
 @final
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
-    """Several documents packed into one sequence: a query attends to the keys of its own document."""
+    """Several documents packed into one sequence: a query attends to the keys of its own document.
 
-    ids: Int[Tensor, "batch length"]  # document id at each position
+    Args:
+        ids: Document id at each position, an integer tensor [batch, length].
+    """
+
+    ids: Int[Tensor, "batch length"]
 
     def __post_init__(self) -> None:
         if not _is_integer(self.ids, dims=2):
@@ -151,7 +168,11 @@ class Documents(Mask):
 @final
 @dataclass(frozen=True, eq=False)
 class Dense(Mask):
-    """A mask given as a tensor, true where attention is allowed."""
+    """A mask given as a tensor.
+
+    Args:
+        allowed: Boolean tensor [batch, heads, query, key], true where attention is allowed; sizes of 1 are broadcast.
+    """
 
     allowed: Bool[Tensor, "#batch #heads #query #key"]
 

@@ -18,7 +18,12 @@ from qkv.types import Float, Int, Tensor
 
 
 class AttentionOutput(NamedTuple):
-    """Output of attention and, if requested, its weights before dropout."""
+    """Output of attention and, if requested, its weights before dropout.
+
+    Args:
+        output: Sum of the values weighted by attention, [batch, heads, query, value_dim].
+        weights: Attention weights [batch, heads, query, key]; None unless `attend` was called with `need_weights`.
+    """
 
     output: Outputs
     weights: Weights | None = None
@@ -156,9 +161,14 @@ def transform_keys(
 @final
 @dataclass(frozen=True)
 class KeyValue:
-    """Keys and values of a sequence, split into heads."""
+    """Keys and values of a sequence, split into heads.
 
-    key: Float[Tensor, "batch kv_heads length features"]  # transformed by the position and the score
+    Args:
+        key: Keys transformed by the position and the score, [batch, kv_heads, length, features].
+        value: Values, [batch, kv_heads, length, value_dim].
+    """
+
+    key: Float[Tensor, "batch kv_heads length features"]
     value: Float[Tensor, "batch kv_heads length value_dim"]
 
     @property

@@ -50,8 +50,7 @@ class Reply(Answer):
 class ChatBot:
     """A dialogue model that keeps the history of a conversation: `ChatBot("runs/chitchat-gru-0")("Hello!").text`.
 
-    `model` is a run, a folder or a network of the task `dialogue` or `dialogue_lm`. It is given the last
-    `history_turns` turns of the conversation, as far as they have at most `history_tokens` tokens.
+    The model was trained with the task `dialogue` or `dialogue_lm`.
     """
 
     input_types: ClassVar = (str,)  # of one message
@@ -68,6 +67,19 @@ class ChatBot:
         history_tokens: int = HISTORY_TOKENS,
         use_engine: bool = True,
     ) -> None:
+        """Load a model and its tokenizer, and start a conversation.
+
+        Args:
+            model: A training run, a saved model, the name of a model (`qkv models`, or "owner/name" on the Hugging Face
+                Hub), or a network.
+            tokenizer: Replaces the tokenizer saved with the model.
+            device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+            dtype: Type of the weights in decoding: "float32", "bfloat16", "int8", or "auto" for that of the model.
+            history_turns: Maximum number of turns of the conversation that the model is given.
+            history_tokens: Maximum number of tokens of these turns.
+            use_engine: Decode with the engine of `qkv.generation` where it supports the model; without it, a short job
+                on a GPU need not wait for kernels to be compiled.
+        """
         require(history_turns >= 1, f"history_turns must be at least 1, not {history_turns}")
         require(
             history_tokens >= MIN_HISTORY_TOKENS,
@@ -99,7 +111,19 @@ class ChatBot:
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[Reply]:
-        """Respond to a message, or to several in turn, and add them to the history; a temperature of 0 is greedy."""
+        """Respond to a message, or to several in turn, and add them to the history.
+
+        Args:
+            messages: A message, or several.
+            max_new_tokens: Maximum number of tokens of a response.
+            temperature: Softmax temperature; 0 is greedy search.
+            top_k: Sample from the k most likely tokens; by default from all.
+            top_p: Sample from the most likely tokens whose probabilities sum to p; by default from all.
+            seed: Random seed.
+
+        Returns:
+            One `Reply` for each message, with `text`, `score` and `history`.
+        """
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         config = GenerationConfig(max_new_tokens=max_new_tokens, sampling=sampling)
         return [self.send(message, config) for message in messages]

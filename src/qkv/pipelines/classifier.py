@@ -48,7 +48,18 @@ class Classifier(TextPipeline):
 
     @one_or_many
     def __call__(self, texts: Sequence[str], *, batch_size: int | None = None) -> list[Classification]:
-        """Classify one text or several."""
+        """Return the label of one text or several, with the probability of each label.
+
+            classifier = qkv.Classifier("runs/polarity-bert-0")
+            classifier(["A fine film.", "A bore."], batch_size=32)[1].probabilities
+
+        Args:
+            texts: A text, or several.
+            batch_size: Number of texts processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `Classification` for each text, with `label`, `score` and `probabilities`.
+        """
         require_text(texts)
         log_p = label_log_probabilities(self.model, self.encoder, texts, inference_batch_size(batch_size))
         return [

@@ -34,6 +34,13 @@ class ImageClassifier(Pipeline):
 
     @names_keywords
     def __init__(self, model: ModelSource, *, device: str | torch.device = "auto") -> None:
+        """Load a model.
+
+        Args:
+            model: A training run, a saved model, the name of a model (`qkv models`, or "owner/name" on the Hugging Face
+                Hub), or a network.
+            device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+        """
         super().__init__(model, device=device)
         if self.model.config.classes is None:
             raise InputError(f"{self.name}: has no classification head")
@@ -42,7 +49,15 @@ class ImageClassifier(Pipeline):
     @one_or_many
     @torch.inference_mode()
     def __call__(self, images: Sequence[ImageSource], *, batch_size: int | None = None) -> list[Classification]:
-        """Classify one image or several: paths, or images of PIL."""
+        """Return the label of one image or several, with the probability of each label.
+
+        Args:
+            images: A path or an image of PIL, or several.
+            batch_size: Number of images processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `Classification` for each image, with `label`, `score` and `probabilities`.
+        """
         config, answers = self.model.config, []
         for rows in batch_by_length([1] * len(images), inference_batch_size(batch_size, BATCH_SIZE)):
             chunk = [images[row] for row in rows]

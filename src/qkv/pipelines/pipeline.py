@@ -29,11 +29,7 @@ Options = ParamSpec("Options")
 
 
 class Pipeline:
-    """A model with its tokenizer: call it with one input for one answer, or with a list for a list of answers.
-
-    `model` is a training run, a saved model, the name of a model on the Hugging Face Hub, or a network. The tokenizer
-    is the one saved with the model, unless another is passed.
-    """
+    """A model with its tokenizer: call it with one input for one answer, or with a list for a list of answers."""
 
     task_description: ClassVar[str]
     model_class: ClassVar[type[Any]]  # base class of the models that the pipeline can run
@@ -44,6 +40,14 @@ class Pipeline:
     def __init__(
         self, model: ModelSource, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
     ) -> None:
+        """Load a model and its tokenizer.
+
+        Args:
+            model: A training run, a saved model, the name of a model (`qkv models`, or "owner/name" on the Hugging Face
+                Hub), or a network.
+            tokenizer: Replaces the tokenizer saved with the model.
+            device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+        """
         if not isinstance(model, nn.Module):
             self.name = os.fspath(model)
             network = load_as(self.model_class, self.name, pick_device(device))
@@ -73,9 +77,7 @@ class Pipeline:
 class DecoderPipeline(Pipeline):
     """A model that generates text.
 
-    It is decoded by the engine of `qkv.generation` where that supports the model, else by the simple searches. `dtype`
-    is the type of the weights in decoding: "float32", "bfloat16", "int8", or "auto" for that of the model. Without
-    `use_engine`, a short job on a GPU need not wait for the engine's kernels to be compiled.
+    It is decoded by the engine of `qkv.generation` where that supports the model, else by the simple searches.
     """
 
     @names_keywords
@@ -88,6 +90,17 @@ class DecoderPipeline(Pipeline):
         *,
         use_engine: bool = True,
     ) -> None:
+        """Load a model and its tokenizer.
+
+        Args:
+            model: A training run, a saved model, the name of a model (`qkv models`, or "owner/name" on the Hugging Face
+                Hub), or a network.
+            tokenizer: Replaces the tokenizer saved with the model.
+            device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+            dtype: Type of the weights in decoding: "float32", "bfloat16", "int8", or "auto" for that of the model.
+            use_engine: Decode with the engine of `qkv.generation` where it supports the model; without it, a short job
+                on a GPU need not wait for kernels to be compiled.
+        """
         super().__init__(model, tokenizer, device)
         self._engine = EngineCache(self.model, dtype, enabled=use_engine)
         self._packed: PackedWeights | None = None

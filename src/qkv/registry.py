@@ -49,7 +49,16 @@ _plugins: list[Path] = []  # files that were loaded
 
 
 def register(kind: str, *names: str) -> Callable[[C], C]:
-    """Return a class decorator that registers a class under `names`; the first is the name it is saved under."""
+    """Return a class decorator that registers a class, so that recipes and commands can choose it by name.
+
+        @qkv.register("score", "gaussian")
+        class Gaussian(Score): ...
+
+    Args:
+        kind: "score", "align", "position", "encoder", "image_encoder", "model", "task", "dataset", "tokenizer",
+            "metric", "logger" or "claim".
+        *names: Names of the class; the first is the one it is saved under.
+    """
     if kind not in _classes:
         raise InputError(f"cannot register a {kind}{nearest(kind, _classes)}")
 

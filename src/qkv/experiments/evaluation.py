@@ -45,10 +45,22 @@ def evaluate(
 ) -> Any:
     """Evaluate a run on a split of its data, by default the first test set, or a model on your own `data`.
 
-    Returns an `Evaluation`, or a list of them for a list of splits: `qkv.evaluate(run).scores["bleu"]`. `limit` counts
-    examples; `num_beams` and `length_penalty` are for tasks that generate text; `columns` are the names of the columns
-    of `data` by role. With `record`, results on whole splits are appended to results.jsonl of the run, for
-    `qkv.compare`.
+        qkv.evaluate("runs/demo", num_beams=4).scores["bleu"]
+
+    Args:
+        model: A run, or with `data` any model: a folder, a name or a network.
+        split: Name of a split such as "valid" or "test", a list of them, or "all-tests"; by default the first test set.
+        data: Your own files, in the format of the model's task.
+        limit: Maximum number of examples.
+        num_beams: Number of beams, for tasks that generate text.
+        length_penalty: Scores are log p / length ** length_penalty, for tasks that generate text.
+        record: Append results on whole splits to results.jsonl of the run, for `qkv.compare`.
+        columns: Names of the columns of `data` by role.
+        strict: Treat empty lines and header rows of `data` as errors.
+        device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+
+    Returns:
+        An `Evaluation`, or a list of them for a list of splits.
     """
     paths = [data] if isinstance(data, str | os.PathLike) else data
     search = GenerationConfig(num_beams=num_beams, length_penalty=length_penalty)

@@ -185,11 +185,21 @@ def load(
 ) -> Any:
     """Load a saved model in eval mode, with `.config` and `.tokenizer` (None if the folder has none).
 
-    `folder` is a saved model, a training run, a Hugging Face directory of a supported family, a released ELMo, a file
-    of llama2.c, the name of a pretrained model (`qkv models`), or "owner/name" on the Hugging Face Hub. Names and
-    shapes are checked against the file headers before memory is allocated. Weights are converted to float32 unless
-    `dtype` is given (torch.bfloat16 or "bfloat16"). The int8 weights of a quantized GPT-2, Llama or Transformer
-    (`qkv convert --dtype int8`) stay in the file, which is mapped into memory, unless `dequantize` is set.
+    Names and shapes are checked against the file headers before memory is allocated.
+
+        model = qkv.load("runs/demo", device="cuda")
+        model = qkv.load("openai-community/gpt2", dtype="bfloat16")
+
+    Args:
+        folder: A saved model, a training run, a Hugging Face directory of a supported family, a released ELMo, a file
+            of llama2.c, the name of a pretrained model (`qkv models`), or "owner/name" on the Hugging Face Hub.
+        device: "cpu", "cuda", "cuda:N", "mps" or "auto".
+        dtype: Type of the weights, such as torch.bfloat16 or "bfloat16"; by default float32.
+        dequantize: Convert the int8 weights of a quantized model (`qkv convert --dtype int8`) to `dtype`; by default
+            they stay in the file, which is mapped into memory.
+
+    Returns:
+        The model, a `torch.nn.Module` of `qkv.models`.
     """
     return load_as(object, folder, device, dtype, dequantize=dequantize)
 

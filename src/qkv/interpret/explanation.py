@@ -82,9 +82,22 @@ def explain(
 ) -> Explanation:
     """Explain the prediction of a model for a text, or for the path of an image.
 
-    `target` is the label to explain [the predicted one], or a token of the output or its index [all tokens]. `unit` is
-    "word" or "sentence" for a hierarchical attention network. `layers` averages attention over all layers instead of
-    the last one, and `steps` are those of integrated gradients.
+        qkv.explain("runs/polarity-bert-0", "A fine film.", "gradient").top(3)
+
+    Args:
+        model: A text classifier, a translator or a captioner: a run, a folder, a name or a network.
+        source: The input, a text or the path of an image.
+        method: "attention", "rollout", "value_weighted", "gradient", "integrated_gradients", "leave_one_out" or
+            "random".
+        target: Label to explain, by default the predicted one; or a token of the output or its index, by default all.
+        unit: "word" or "sentence", for a hierarchical attention network.
+        layers: Whether "attention" and "value_weighted" take the "last" layer, or the average over "all" layers.
+        steps: Number of steps of integrated gradients.
+        seed: Seed of the method "random".
+        device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+
+    Returns:
+        An `Explanation`, with the score of each unit of the input in `scores`.
     """
     check_methods([method])
     prediction = build_explainable(build_pipeline(model, device), source, target, unit)

@@ -43,13 +43,31 @@ def train(
     quiet: bool = False,
     **overrides: Any,
 ) -> Run:
-    """Train a recipe and return the run: `qkv.train("pairs-gru", data="pairs.tsv", epochs=3, hidden_dim=128)`.
+    """Train a recipe and return the run.
 
-    `recipe` is the name of a built-in recipe or the path of a .toml file. `data` are your files (`columns` names their
-    columns by role), a DataFrame, a list of dicts, a dataset of the library `datasets`, the name of a dataset of qkv,
-    or a dict of the keys of the recipe's table `data`. Other keywords override keys of the recipe: a key of one of its
-    tables (`lr=1e-3`), a table (`model={"cell": "lstm"}`), `seed` or `init`. The folder is `output`, or runs/RECIPE-N.
-    `resume` continues a run; `qkv.train(resume=run, epochs=20)` trains it longer. With `quiet`, nothing is printed.
+        run = qkv.train("pairs-gru", data="pairs.tsv", epochs=3, hidden_dim=128)
+        run = qkv.train(resume=run, epochs=20)
+
+    Args:
+        recipe: Name of a built-in recipe (see `qkv recipes`), or path of a .toml file.
+        data: Your files, a DataFrame, a list of dicts, a dataset of the library `datasets`, the name of a dataset of
+            qkv, or a dict of the keys of the recipe's table `data`; by default the data of the recipe.
+        valid: Validation set, files or rows like `data`; by default a part of `data`.
+        test: Test set, files or rows like `data`.
+        columns: Names of the columns of your data by role, such as {"source": "en", "target": "de"}.
+        output: Folder of the run; by default runs/RECIPE-N.
+        overwrite: Delete another run in the folder.
+        resume: A run, or its folder, to continue; overrides such as `epochs` train it longer.
+        device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+        force: Train even if the memory estimate exceeds the available memory.
+        log: Loggers: "tensorboard", "jsonl", "mlflow", "wandb".
+        samples: Number of sample outputs to print at each validation.
+        quiet: Print nothing.
+        **overrides: Keys of the recipe: a key of one of its tables (`lr=1e-3`), a table (`model={"cell": "lstm"}`),
+            `seed`, or `init` (the model to start from).
+
+    Returns:
+        The run, which `qkv.evaluate`, `qkv.view`, `qkv.load` and the pipelines take.
     """
 
     def watching() -> dict[str, Any]:

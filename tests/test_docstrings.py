@@ -1,4 +1,4 @@
-"""Docstrings of the public names: each parameter has a line in a section "Args:"."""
+"""Docstrings of the public names: each parameter has a line in "Args:", or in "Attributes:" of a named tuple."""
 
 import inspect
 import re
@@ -19,12 +19,13 @@ PUBLIC: dict[str, Any] = {
 
 
 def documented(*docstrings: str | None) -> set[str]:
-    """Return the names in the sections "Args:" of docstrings."""
+    """Return the names in these sections of docstrings."""
     names = set()
     for docstring in docstrings:
-        _, _, section = (docstring or "").partition("\nArgs:\n")
-        section = re.split(r"\n(?=\S)", section)[0]
-        names |= {match[1] for line in section.splitlines() if (match := ENTRY.match(line))}
+        sections = re.split(r"\n(?=(?:Args|Attributes|Returns):\n)", docstring or "")
+        for section in sections:
+            if section.startswith(("Args:", "Attributes:")):
+                names |= {match[1] for line in section.splitlines() if (match := ENTRY.match(line))}
     return names
 
 

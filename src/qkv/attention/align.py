@@ -12,6 +12,7 @@ from qkv.attention.mask import Mask
 from qkv.attention.precision import at_least_float32
 from qkv.attention.score import Sizes, uniform_parameter
 from qkv.attention.score_shape import Allowed, CellIndex, Index, Queries, Scores, ScoreShape, Weights
+from qkv.attention.term import AttentionTerm
 from qkv.config import NonNegativeInt, PositiveFloat, Probability, Size
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
@@ -30,7 +31,7 @@ class SoftmaxForm(NamedTuple):
 class AlignInput(NamedTuple):
     """Inputs of an align function.
 
-    Args:
+    Attributes:
         scores: Scores [batch, heads, query, key]; masked keys have the lowest finite score.
         allowed: The mask, true where attention is allowed; it broadcasts to the scores. None allows everything.
         query: The queries, [batch, heads, query, dim].
@@ -43,7 +44,7 @@ class AlignInput(NamedTuple):
     shape: ScoreShape
 
 
-class Align(ABC):
+class Align(AttentionTerm, ABC):
     """Maps scores to attention weights."""
 
     zeroes_masked = False  # whether masked keys already get weight 0 exactly, unless the whole row is masked
@@ -198,7 +199,7 @@ class LocalPredictive(nn.Module, Align):
         if window < 1:
             raise InputError(f"window must be 1 or more, not {window}")
         hidden_dim = query_dim if hidden_dim is None else hidden_dim
-        self.window = window
+        self.query_dim, self.window, self.hidden_dim = query_dim, window, hidden_dim
         self.weight = uniform_parameter((query_dim, hidden_dim), inputs=query_dim)  # W
         self.vector = uniform_parameter((hidden_dim,), inputs=hidden_dim)  # v
 

@@ -10,12 +10,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.score import Sizes
+from qkv.attention.term import AttentionTerm
 from qkv.errors import InputError
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 
-class PositionalEncoding(nn.Module, ABC):
+class PositionalEncoding(AttentionTerm, nn.Module, ABC):
     """Positional encoding: one vector per position."""
 
     scales_embeddings = False  # whether `add_to` multiplies embeddings by sqrt(dim), to match the scale of the encoding
@@ -113,6 +114,7 @@ class Learned(PositionalEncoding):
 
     def __init__(self, max_length: int, dim: int) -> None:
         super().__init__()
+        self.max_length, self.dim = max_length, dim
         self.weight = nn.Parameter(torch.empty(max_length, dim).normal_(std=0.02))
 
     @classmethod

@@ -6,16 +6,18 @@ backend turns that into a dense tensor, a block mask or a kernel flag as late as
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
+from types import UnionType
 from typing import final
 
 import torch
 
 from qkv.attention.score_shape import CellIndex, Index, ScoreShape
+from qkv.attention.term import AttentionTerm
 from qkv.errors import InputError, ShapeError
 from qkv.types import Bool, Int, Tensor
 
 
-class Mask(ABC):
+class Mask(AttentionTerm, ABC):
     """Defines which keys each query may attend to; the output of a fully masked query is zero.
 
     Masks are immutable: their tensors must not be modified, because results computed from them may be cached.
@@ -200,6 +202,9 @@ class Both(Mask):
     def allows(self, index: Index) -> Bool[Tensor, "..."]:
         return self.left.allows(index) & self.right.allows(index)
 
+    def __repr__(self) -> str:
+        return f"{_operand(self.left, Either)} & {_operand(self.right, Either | Both)}"
+
 
 @final
 @dataclass(frozen=True)
@@ -212,6 +217,9 @@ class Either(Mask):
     def allows(self, index: Index) -> Bool[Tensor, "..."]:
         return self.left.allows(index) | self.right.allows(index)
 
+    def __repr__(self) -> str:
+        return f"{self.left!r} | {_operand(self.right, Either)}"
+
 
 @final
 @dataclass(frozen=True)
@@ -222,6 +230,14 @@ class Not(Mask):
 
     def allows(self, index: Index) -> Bool[Tensor, "..."]:
         return ~self.mask.allows(index)
+
+    def __repr__(self) -> str:
+        return f"~{_operand(self.mask, Both | Either)}"
+
+
+def _operand(mask: Mask, weaker: type[Mask] | UnionType) -> str:
+    """Return the repr of an operand, in parentheses if its operator binds more weakly."""
+    return f"({mask!r})" if isinstance(mask, weaker) else repr(mask)
 
 
 AnyMask = Mask | Bool[Tensor, "..."]  # a tensor [query, key] or [batch, heads, query, key]

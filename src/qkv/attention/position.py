@@ -13,6 +13,7 @@ from qkv.attention.encoding import angles
 from qkv.attention.precision import upcast_dtype
 from qkv.attention.score import Sizes
 from qkv.attention.score_shape import Index, Outputs, Queries, ScoreShape, Weights
+from qkv.attention.term import AttentionTerm
 from qkv.config import PositiveFloat
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
@@ -21,7 +22,7 @@ from qkv.types import Float, Int, Tensor
 Bias = Callable[[Index], Float[Tensor, "..."]]
 
 
-class Position:
+class Position(AttentionTerm):
     """Position term. A subclass sets the flags of what it does and overrides the corresponding methods."""
 
     rotates_qk = False  # transforms queries and keys before the score

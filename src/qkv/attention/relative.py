@@ -44,7 +44,7 @@ class RelativeEmbeddings(nn.Module, Position):
         super().__init__()
         if max_distance < 0:
             raise InputError(f"max_distance must not be negative, but it is {max_distance}")
-        self.max_distance = max_distance
+        self.dim, self.max_distance, self.value_dim, self.values = dim, max_distance, value_dim, values
         self.adds_to_output = values
         self.key = _table(max_distance, dim)  # a^K
         self.value = _table(max_distance, dim if value_dim is None else value_dim) if values else None  # a^V

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from qkv.attention.precision import at_least_float32
 from qkv.attention.score_shape import Queries, Scores, select_along
+from qkv.attention.term import AttentionTerm
 from qkv.config import FiniteFloat, PositiveFloat, Size
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
@@ -43,7 +44,7 @@ class Keys:
 class Sizes(NamedTuple):
     """Sizes of one attention head, from which `from_sizes` builds its score, align function and position.
 
-    Args:
+    Attributes:
         query: Features of a query; the dim of a layer is heads * query.
         key: Features of a key.
         hidden: Default hidden size of an additive score, and default rank of a bilinear one.
@@ -58,7 +59,7 @@ class Sizes(NamedTuple):
     heads: int = 1
 
 
-class Score(nn.Module, ABC):
+class Score(AttentionTerm, nn.Module, ABC):
     """Score function between queries and keys; its parameters, if any, are per head or shared by all heads.
 
     A subclass overrides `forward(query, key)`; or `compare` and the transformations, if keys can be transformed once.
@@ -193,6 +194,7 @@ class Bilinear(DotProduct):
 
     def __init__(self, query_dim: int, key_dim: int, heads: int = 1) -> None:
         super().__init__()
+        self.query_dim, self.key_dim, self.heads = query_dim, key_dim, heads
         self.weight = uniform_parameter((heads, query_dim, key_dim), inputs=query_dim)  # W
 
     def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query key_dim"]:
@@ -219,6 +221,7 @@ class LowRankBilinear(DotProduct):
         super().__init__()
         if rank < 1:
             raise InputError(f"rank must be at least 1, not {rank}")
+        self.query_dim, self.key_dim, self.rank, self.heads = query_dim, key_dim, rank, heads
         self.query_weight = uniform_parameter((heads, query_dim, rank), inputs=query_dim)  # U
         self.key_weight = uniform_parameter((heads, key_dim, rank), inputs=key_dim)  # V
 
@@ -247,6 +250,7 @@ class Cosine(DotProduct):
         super().__init__()
         if not sharpness > 0:
             raise InputError(f"sharpness must be positive, not {sharpness}")
+        self.sharpness, self.heads = sharpness, heads
         self.log_sharpness = nn.Parameter(torch.full((heads,), math.log(sharpness)))  # log b keeps b positive
 
     def transform_query(self, query: Queries) -> Queries:
@@ -304,6 +308,7 @@ class Additive(HiddenLayer):
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
         super().__init__()
+        self.query_dim, self.key_dim, self.hidden_dim, self.heads = query_dim, key_dim, hidden_dim, heads
         self.query_weight = uniform_parameter((heads, query_dim, hidden_dim), inputs=query_dim)
         self.key_weight = uniform_parameter((heads, key_dim, hidden_dim), inputs=key_dim)
         self.vector = uniform_parameter((heads, hidden_dim), inputs=hidden_dim)
@@ -327,7 +332,7 @@ class Concat(HiddenLayer):
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
         super().__init__()
-        self.query_dim = query_dim
+        self.query_dim, self.key_dim, self.hidden_dim, self.heads = query_dim, key_dim, hidden_dim, heads
         self.weight = uniform_parameter((heads, query_dim + key_dim, hidden_dim), inputs=query_dim + key_dim)
         self.vector = uniform_parameter((heads, hidden_dim), inputs=hidden_dim)
 
@@ -357,6 +362,7 @@ class Location(Score):
 
     def __init__(self, query_dim: int, max_keys: int, heads: int = 1) -> None:
         super().__init__()
+        self.query_dim, self.max_keys, self.heads = query_dim, max_keys, heads
         self.weight = uniform_parameter((heads, query_dim, max_keys), inputs=query_dim)
 
     def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query max_keys"]:

@@ -17,7 +17,7 @@ Outputs = Float[Tensor, "batch heads query value_dim"]
 class ScoreShape(NamedTuple):
     """Shape of the scores [batch, heads, query, key], and the position of the first query among the keys.
 
-    Args:
+    Attributes:
         batch: Batch size.
         heads: Number of query heads.
         queries: Number of queries.

@@ -20,7 +20,7 @@ from qkv.types import Float, Int, Tensor
 class AttentionOutput(NamedTuple):
     """Output of attention and, if requested, its weights before dropout.
 
-    Args:
+    Attributes:
         output: Sum of the values weighted by attention, [batch, heads, query, value_dim].
         weights: Attention weights [batch, heads, query, key]; None unless `attend` was called with `need_weights`.
     """

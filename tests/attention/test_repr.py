@@ -11,8 +11,8 @@ from torch import nn
 
 from qkv.attention import (
     Additive,
-    Align,
     ALiBi,
+    Align,
     Attend,
     Causal,
     Cosine,

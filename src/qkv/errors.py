@@ -9,6 +9,14 @@ class InputError(QkvError):
     """Invalid user input: a file, a recipe, a text, a folder."""
 
 
+class KeywordError(InputError, TypeError):
+    """A function was called with a keyword argument that it does not have."""
+
+
+class ModelNotFoundError(InputError, FileNotFoundError):
+    """There is no model or run of this name."""
+
+
 class ConfigError(InputError, ValueError):
     """A config has an invalid value, or values that do not fit together."""
 

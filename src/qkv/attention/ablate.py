@@ -7,12 +7,14 @@ from typing import final
 from torch import nn
 
 from qkv.attention.align import Align, AlignInput
-from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
+from qkv.attention.layers import Layer, check_heads, checked_indices, require_module, select_layers
 from qkv.attention.operator import Attend
 from qkv.attention.score_shape import Outputs, Weights, index_tensor
 from qkv.errors import InputError, ShapeError
+from qkv.registry import names_keywords
 
 
+@names_keywords
 def ablate(model: nn.Module, layer: Layer, heads: Sequence[int]) -> "Ablation":
     """Zero the output of attention heads, effective immediately.
 
@@ -29,6 +31,7 @@ def ablate(model: nn.Module, layer: Layer, heads: Sequence[int]) -> "Ablation":
     Returns:
         An `Ablation`, which restores the heads with `.restore()` or at the end of a with block.
     """
+    require_module(model, "ablate")
     heads = checked_indices("heads", heads)
     layers = select_layers(model, [layer])
     for name, attend in layers.items():

@@ -7,7 +7,7 @@ backend turns that into a dense tensor, a block mask or a kernel flag as late as
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import UnionType
-from typing import final
+from typing import final, overload
 
 import torch
 
@@ -188,6 +188,8 @@ class Dense(Mask):
             )
 
     def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        if isinstance(index, CellIndex):
+            check_mask_shape(self.allowed.shape, index.shape)
         return index.per_cell(self.allowed)
 
 
@@ -243,16 +245,45 @@ def _operand(mask: Mask, weaker: type[Mask] | UnionType) -> str:
 AnyMask = Mask | Bool[Tensor, "..."]  # a tensor [query, key] or [batch, heads, query, key]
 
 
-def as_mask(mask: Mask | Tensor) -> Mask:
+@overload
+def as_mask(mask: Tensor) -> Dense: ...
+
+
+@overload
+def as_mask(mask: AnyMask) -> Mask: ...
+
+
+def as_mask(mask: AnyMask) -> Mask:
     """Return a mask; a boolean tensor is true where attention is allowed, as in `scaled_dot_product_attention`."""
     if not isinstance(mask, Tensor):
         return mask
     if mask.dtype != torch.bool or mask.ndim not in (2, 4):
+        padding = mask.ndim == 2 and mask.dtype != torch.bool and not mask.is_floating_point()
         raise ShapeError(
             "a mask is a boolean tensor [query, key] or [batch, heads, query, key], true where attention is allowed, "
             f"but this one is {str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
+            f"{': for a padding mask [batch, key], pass mask.bool()[:, None, None, :]' if padding else ''}"
         )
     return Dense(mask[None, None] if mask.ndim == 2 else mask)
+
+
+def check_mask_shape(sizes: torch.Size, shape: ScoreShape) -> None:
+    """Raise unless a mask of these sizes [batch, heads, query, key] broadcasts to the scores."""
+    full = [shape.batch, shape.heads, shape.queries, shape.keys]
+    if shape.head_subset is not None:
+        full[1] = sizes[1]
+    if shape.total_queries is not None:
+        full[2] = shape.total_queries
+    if not [None for size, whole in zip(sizes, full, strict=True) if size != 1 and size != whole]:
+        return  # sizes may be symbolic: no `in`
+    batch, heads, queries, keys = sizes
+    two_dimensional = batch == heads == 1
+    names, shown = ("[query, key]", full[2:]) if two_dimensional else ("[batch, heads, query, key]", full)
+    padding = two_dimensional and queries == shape.batch and keys == shape.keys
+    hint = ": for a padding mask [batch, key], pass mask[:, None, None, :] or Padding(lengths)" if padding else ""
+    raise ShapeError(
+        f"a mask of shape {list(sizes)[-len(shown) :]} does not broadcast to scores {names} of shape {shown}{hint}"
+    )
 
 
 def _is_integer(x: object, dims: int) -> bool:

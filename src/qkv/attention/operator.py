@@ -7,18 +7,35 @@ from torch import nn
 
 from qkv.attention.align import Align, Softmax
 from qkv.attention.backends import Explanation, check_backend, choose, explain_choice
-from qkv.attention.mask import AnyMask, as_mask
+from qkv.attention.mask import AnyMask, as_mask, check_mask_shape
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, ScaledDot, Score
 from qkv.attention.score_shape import ScoreShape
-from qkv.attention.spec import AttentionOutput, AttentionRequest, check_shapes, check_terms, transform_keys
+from qkv.attention.spec import (
+    AttentionOutput,
+    AttentionRequest,
+    check_shapes,
+    check_tensors,
+    check_terms,
+    transform_keys,
+)
 from qkv.errors import InputError
+from qkv.registry import check_keywords, keyword_hints
 from qkv.types import Float, Int, Tensor
 
 SCALED_DOT = ScaledDot()
 SOFTMAX = Softmax()
+HINTS = {  # for arguments of torch.nn.functional.scaled_dot_product_attention and torch.nn.MultiheadAttention
+    "attn_mask": "mask",
+    "attention_mask": "mask",
+    "key_padding_mask": "mask=Padding(lengths)",
+    "is_causal": "mask=Causal()",
+    "dropout_p": "dropout",
+    "scale": "score=ScaledDot(scale)",
+}
 
 
+@keyword_hints(HINTS)
 def attend(
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key key_dim"] | Keys,
@@ -100,6 +117,7 @@ def explain(
     Returns:
         The name of the backend, and the reason against each other one.
     """
+    check_keywords(attend, terms, HINTS)
     return explain_choice(build_request(query, key, value, **terms), backend)
 
 
@@ -116,13 +134,15 @@ def build_request(
     start: int | Int[Tensor, "*batch"] | None = None,
 ) -> AttentionRequest:
     """Check the arguments of `attend` and pack them into an `AttentionRequest`."""
+    check_tensors(query, key, value)
     check_shapes(query, key, value)
+    shape = ScoreShape(query.shape[0], query.shape[1], query.shape[2], value.shape[2], query.device, start)
     if isinstance(mask, Tensor):
         mask = as_mask(mask)
+        check_mask_shape(mask.allowed.shape, shape)
     check_terms(score, position, mask, align, start)
     if dropout and not 0.0 < dropout <= 1.0:
         raise InputError(f"dropout must be between 0 and 1, not {dropout}")
-    shape = ScoreShape(query.shape[0], query.shape[1], query.shape[2], value.shape[2], query.device, start)
     return AttentionRequest(query, key, value, score, position, mask, align, dropout, need_weights, shape)
 
 

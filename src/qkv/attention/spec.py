@@ -97,6 +97,14 @@ class AttentionRequest:
         return replace(self, query=query, key=key, value=value, score=score, shape=shape)
 
 
+def check_tensors(query: object, key: object, value: object) -> None:
+    """Raise unless queries, keys and values are tensors; the keys may have been transformed."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor) and not (name == "key" and isinstance(tensor, Keys)):
+            hint = f": pass torch.from_numpy({name})" if type(tensor).__module__ == "numpy" else ""
+            raise InputError(f"{name} must be a tensor, not {_type_name(tensor)}{hint}")
+
+
 def check_shapes(query: Tensor, key: Tensor | Keys, value: Tensor) -> None:
     """Raise if the shapes, dtypes or devices of the tensors are incompatible."""
     keys = key.tensor if isinstance(key, Keys) else key

@@ -18,6 +18,7 @@ from qkv.attention.layers import (
     check_heads,
     checked_indices,
     matching_layers,
+    require_module,
     select_layers,
 )
 from qkv.attention.score_shape import Weights, select_along
@@ -25,12 +26,14 @@ from qkv.attention.spec import AttentionRequest
 from qkv.attention.watch_torch import torch_layers, watching_torch_layers
 from qkv.attention.watch_transformers import transformers_layers, watching_layers
 from qkv.errors import InputError
+from qkv.registry import names_keywords
 from qkv.runtime.notebook import Drawable
 from qkv.types import Float, Tensor
 
 MAX_SHOWN = 4  # layers in the repr of a recording
 
 
+@names_keywords
 @contextmanager
 def watch(
     model: nn.Module,
@@ -63,7 +66,7 @@ def watch(
     Returns:
         A context manager that yields an `AttentionRecording`, a dict of `AttentionRecord` by layer name.
     """
-    require_module(model)
+    require_module(model, "watch")
     heads = None if heads is None else checked_indices("heads", heads)
     queries = None if queries is None else checked_indices("queries", queries)
     foreign, watching = _foreign_layers(model)
@@ -108,13 +111,6 @@ def _foreign_layers(model: nn.Module) -> tuple[Mapping[str, nn.Module], Callable
     if layers := transformers_layers(model):
         return layers, watching_layers
     return ({} if attention_layers(model) else torch_layers(model)), watching_torch_layers
-
-
-def require_module(model: object) -> None:
-    """Raise for what is not a network, such as a pipeline, which has one."""
-    if not isinstance(model, nn.Module):
-        hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
-        raise InputError(f"watch takes a torch.nn.Module, not {type(model).__name__}{hint}")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from qkv.errors import InputError
 from qkv.experiments import run_table, sweep_report
 from qkv.experiments.results import RESULTS
 from qkv.experiments.sweep import Evaluate, Sweep, SweepResult
+from qkv.hub.model_folder import model_name
 from qkv.registry import names_keywords
 from qkv.runtime.cluster import WorkerOptions
 from qkv.runtime.files import RUNS
@@ -112,7 +113,7 @@ def compare(
     Returns:
         The tables of results, which print and draw themselves.
     """
-    paths = [os.fspath(run) for run in _flattened(runs)]
+    paths = [model_name(run) for run in _flattened(runs)]
     if vary is None:
         if not paths:
             raise InputError("pass the runs to compare, or a recipe and vary={key: values}")

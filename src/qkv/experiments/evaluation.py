@@ -16,8 +16,8 @@ from qkv.errors import ConfigError, InputError
 from qkv.experiments.results import Record, record_evaluation
 from qkv.generation import GenerationConfig
 from qkv.hub import load
-from qkv.hub.model_folder import ModelFolder, locate
-from qkv.nn.interfaces import EncoderDecoder
+from qkv.hub.model_folder import ModelFolder, locate, model_name
+from qkv.nn.interfaces import EncoderDecoder, Model
 from qkv.pipelines.pipeline import ModelSource
 from qkv.registry import lookup, names_keywords, registered
 from qkv.tasks.base.evaluation import Evaluation
@@ -110,7 +110,7 @@ def open_evaluation(
     device: str = "auto",
 ) -> EvaluationSession:
     """Load a model and the splits, or the files, to evaluate it on; all options are checked before."""
-    name = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
+    name = type(model).__name__ if isinstance(model, nn.Module) else model_name(model)
     folder = None if isinstance(model, nn.Module) else Path(name)
     if files and splits is not None:
         raise InputError("split cannot be combined with data")
@@ -159,6 +159,8 @@ def evaluate_split(
 def task_of_model(model: ModelSource) -> type[Task]:
     """Return the task of a model that is not a training run: by its head, or that of pairs or recordings."""
     if isinstance(model, nn.Module):
+        if not isinstance(model, Model):
+            raise InputError(f"{type(model).__name__} is not a model of qkv: pass a run, a folder, a name or a network")
         network, config = type(model), getattr(model, "config", None)
         speech = getattr(model, "log_mel", None) is not None
     else:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from qkv.config import build
-from qkv.errors import CheckpointError, InputError
+from qkv.errors import CheckpointError, InputError, ModelNotFoundError
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest
 from qkv.hub.families import FAMILIES, ORIGINALS
 from qkv.hub.huggingface import fetch, is_hub_name
@@ -34,7 +34,7 @@ from qkv.hub.weight_map import Family, OriginalRelease
 from qkv.models.vit import ViT
 from qkv.models.whisper import Whisper
 from qkv.nn.interfaces import Model
-from qkv.registry import nearest, registered
+from qkv.registry import names_keywords, nearest, registered
 from qkv.runtime.device import pick_device
 from qkv.runtime.documents import read_object, reading
 from qkv.runtime.download import Progress
@@ -176,6 +176,7 @@ class ModelFolder:
         return choices[name]
 
 
+@names_keywords
 def load(
     folder: str | os.PathLike[str],
     device: str | torch.device = "cpu",
@@ -213,7 +214,7 @@ def load_as(
     dequantize: bool = False,
 ) -> Any:
     """Load a saved model like `load`; raise before reading weights unless it is a subclass of `kind`."""
-    folder, target_device = os.fspath(folder), pick_device(device)
+    folder, target_device = model_name(folder), pick_device(device)
     dtype = floating_point_type(dtype)
     while True:
         checkpoints = checkpoints_in(Path(folder))
@@ -239,6 +240,13 @@ def _describe(kind: type[Any]) -> str:
     return getattr(kind, "kind_description", f"a {kind.__name__}")
 
 
+def model_name(model: object) -> str:
+    """Return the path or the name of a model; raise for an object that is neither."""
+    if not isinstance(model, str | os.PathLike):
+        raise InputError(f"a model is a run, a folder, a name or a network, not {type(model).__name__}")
+    return str(os.fspath(model))
+
+
 def named_folder(folder: str | os.PathLike[str]) -> Path:
     """Return a folder: a path that exists, or the folder of a pretrained model of this name."""
     path = Path(folder)
@@ -250,11 +258,11 @@ def locate(folder: str | os.PathLike[str]) -> Path:
     folder = os.fspath(folder)
     path = named_folder(folder)
     if not os.path.lexists(path) and PRETRAINED_NAME.fullmatch(folder):
-        raise InputError(unknown_model(folder))
+        raise ModelNotFoundError(unknown_model(folder))
     if not is_hub_name(folder):
         return resolve(path)
     if (owner := Path(Path(folder).parts[0])).exists():
-        raise InputError(
+        raise ModelNotFoundError(
             f"{folder}: no such folder; the Hugging Face Hub is not searched because the local folder {owner} exists"
         )
     return fetch(folder)
@@ -275,7 +283,7 @@ def resolve(folder: Path) -> Path:
     if folder.is_file():
         raise InputError(f"{folder}: is a file; expected a folder with {CONFIG} and {WEIGHTS}{pickle_hint(folder)}")
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
+        raise ModelNotFoundError(f"{folder}: no such folder")
     checkpoints = checkpoints_in(folder)
     if not checkpoints:
         raise InputError(

@@ -25,8 +25,10 @@ from qkv.pipelines.captioner import Captioner, NamedImage
 from qkv.pipelines.classifier import Classifier
 from qkv.pipelines.pipeline import ModelSource, require_text
 from qkv.pipelines.translator import Translator
+from qkv.registry import names_keywords
 from qkv.runtime.device import pick_device
 from qkv.runtime.notebook import Drawable
+from qkv.types import Tensor
 
 SUPPORTED = "a text classifier, a translator or a captioner"
 UNITS = ("word", "sentence")  # of a hierarchical attention network
@@ -68,6 +70,7 @@ class Explanation(Drawable):
         return f"Explanation({self.method}: {self.outputs[0].strip()!r} from {best}, ...{more})"
 
 
+@names_keywords
 def explain(
     model: ModelSource,
     source: str | Path,
@@ -100,6 +103,10 @@ def explain(
         An `Explanation`, with the score of each unit of the input in `scores`.
     """
     check_methods([method])
+    if isinstance(model, Tensor):
+        raise InputError("explain takes a model and an input: qkv.attention.explain takes the arguments of qkv.attend")
+    if not isinstance(source, str | Path):
+        raise InputError(f"source must be a text, or the path of an image, not {type(source).__name__}")
     prediction = build_explainable(build_pipeline(model, device), source, target, unit)
     return explain_prediction(prediction, method, AttributionOptions(layers, steps, seed))
 

@@ -1,6 +1,5 @@
 """Conversation with a dialogue model, with the attention of each word of a response over the history."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ from qkv.config import require
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, DType, GenerationConfig, Hypothesis, Request, Sampling
 from qkv.hub import load_as
+from qkv.hub.model_folder import model_name
 from qkv.nn.interfaces import EncoderDecoder, Model
 from qkv.pipelines.generator import Generator
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
@@ -85,7 +85,7 @@ class ChatBot:
             history_tokens >= MIN_HISTORY_TOKENS,
             f"history_tokens must be at least {MIN_HISTORY_TOKENS}, not {history_tokens}",
         )
-        self.name = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
+        self.name = type(model).__name__ if isinstance(model, nn.Module) else model_name(model)
         self.history_turns, self.history_tokens = history_turns, history_tokens
         self.history: list[str] = []  # turns of the conversation so far, yours and the model's in alternation
         network: Any = model if isinstance(model, nn.Module) else load_as(Model, self.name, pick_device(device))

@@ -13,6 +13,7 @@ from torch import nn
 from qkv.errors import InputError, Unsupported
 from qkv.generation import DType, Engine, EngineCache, PackedWeights
 from qkv.hub import load_as
+from qkv.hub.model_folder import model_name
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.quantized import is_quantized
 from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, build_example_encoder
@@ -49,7 +50,7 @@ class Pipeline:
             device: "auto", "cpu", "cuda", "cuda:N" or "mps".
         """
         if not isinstance(model, nn.Module):
-            self.name = os.fspath(model)
+            self.name = model_name(model)
             network = load_as(self.model_class, self.name, pick_device(device))
         else:
             self.name = type(model).__name__

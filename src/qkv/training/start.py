@@ -13,7 +13,7 @@ from rich.console import Console
 from qkv.datasets.hugging_face import export_dataset, export_rows, has_rows, is_dataset
 from qkv.datasets.user_files import user_dataset
 from qkv.errors import InputError
-from qkv.registry import keyword_names, nearest, registered
+from qkv.registry import keyword_names, registered, unexpected_keyword
 from qkv.runtime.files import RUNS
 from qkv.runtime.text import printable_repr
 from qkv.training import job
@@ -82,6 +82,8 @@ def train(
             return _finished(job.resume(Path(resume), device, changes, force=force, **watching()))
     if recipe is None:
         raise InputError("missing recipe: pass the name of a recipe (see qkv recipes) or the path of a .toml file")
+    if not isinstance(recipe, str | os.PathLike):
+        raise InputError(f"recipe must be a name or the path of a .toml file, not {type(recipe).__name__}")
     name = os.fspath(recipe)
     tables, files = _data_source(data)
     changes = [
@@ -163,7 +165,7 @@ def data_overrides(
 def recipe_assignments(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str]:
     """Return `a.b=value` assignments for keywords: tables, dotted keys, and keys of one of the tables of a recipe.
 
-    An unknown keyword raises InputError with the nearest one.
+    An unknown keyword raises KeywordError with the nearest one.
     """
     sections = (*SECTIONS, "train")
     owners: dict[str, list[str]] = {}
@@ -179,7 +181,7 @@ def recipe_assignments(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str
             nested[key] = value
         elif key not in owners:
             known = {*owners, *top, *keyword_names(train)}
-            raise InputError(f"unknown option {key!r}{nearest(key, known)}")
+            raise unexpected_keyword(key, known)
         elif len(owners[key]) > 1:
             first = owners[key][0]
             tables = " or ".join(owners[key])

@@ -13,7 +13,8 @@ from torch import nn
 from qkv.datasets.dataset import Dataset
 from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
-from qkv.hub.model_folder import ModelFolder, locate
+from qkv.hub.model_folder import ModelFolder, locate, model_name
+from qkv.nn.interfaces import Model
 from qkv.pipelines.pipeline import ModelSource
 from qkv.registry import names_keywords
 from qkv.runtime.notebook import quoted
@@ -150,8 +151,13 @@ def _find(model: ModelSource, device: str) -> _FoundView:
     """Return the view of a model."""
     if isinstance(model, nn.Module):
         name = type(model).__name__
+        if not isinstance(model, Model):
+            raise InputError(
+                f"{name} is not a model of qkv: pass a run, a folder, the name of a model of the Hugging Face Hub, or "
+                "a network of qkv.models; qkv.watch records the attention weights of other networks"
+            )
         return _FoundView(name, name, find_view(_LoadedModel(model))(model, device, lambda: _no_data(name)))
-    name, folder = os.fspath(model), ModelFolder(locate(model))
+    name, folder = model_name(model), ModelFolder(locate(model_name(model)))
     view_class = find_view(folder)
     view = view_class(Path(name), device, lambda: _test_data(name, view_class.inputs))
     return _FoundView(name, f"{name} is a {folder.network.__name__}", view)

@@ -1,11 +1,12 @@
 """Base classes of the pipelines: a model with its tokenizer, raw input in, answer out."""
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from qkv.nn.quantized import is_quantized
 from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, build_example_encoder
 from qkv.registry import check_keywords, keyword_names, names_keywords
 from qkv.runtime.device import pick_device
-from qkv.runtime.notebook import quoted
+from qkv.runtime.notebook import Results, quoted
 from qkv.tokenizers import Tokenizer
 
 ModelSource = str | os.PathLike[str] | nn.Module  # a run, a folder or the name of a model, or a network
@@ -198,7 +199,8 @@ def one_or_many(
 ) -> OneOrManyMethod[Input, Options, Output]:
     """Decorate a method from a list of inputs to a list of outputs so that it also takes one input.
 
-    Several inputs are a list or another iterable. The first parameter is named as in the method.
+    Several inputs are a list or another iterable, and the answers are `Results`. The first parameter is named as in the
+    method.
     """
     first = keyword_names(method)[0]
 
@@ -212,10 +214,26 @@ def one_or_many(
         inputs, *others = args
         if isinstance(inputs, self.input_types):
             one: Any = [inputs]
-            return method(self, one, *others, **options)[0]
-        return method(self, input_list(inputs, self.input_types, first), *others, **options)
+            return _drawable(method(self, one, *others, **options)[0])
+        return _drawable(
+            [*map(_drawable, method(self, input_list(inputs, self.input_types, first), *others, **options))]
+        )
 
+    call.__signature__ = _of_one_or_many(inspect.signature(method), first)  # type: ignore[attr-defined]
     return cast(Any, call)
+
+
+def _drawable(result: Any) -> Any:
+    """Return a list as `Results`, such as several answers to one input."""
+    return Results(result) if isinstance(result, list) else result
+
+
+def _of_one_or_many(signature: inspect.Signature, first: str) -> inspect.Signature:
+    """Return the signature of a method from a list to a list as that of one that also takes one input."""
+    parameters = dict(signature.parameters)
+    one, answer = get_args(parameters[first].annotation)[0], get_args(signature.return_annotation)[0]
+    parameters[first] = parameters[first].replace(annotation=one | parameters[first].annotation)
+    return signature.replace(parameters=[*parameters.values()], return_annotation=answer | signature.return_annotation)
 
 
 def input_list(inputs: Any, types: tuple[type, ...], name: str) -> list[Any]:

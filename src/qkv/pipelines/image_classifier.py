@@ -48,11 +48,14 @@ class ImageClassifier(Pipeline):
 
     @one_or_many
     @torch.inference_mode()
-    def __call__(self, images: Sequence[ImageSource], *, batch_size: int | None = None) -> list[Classification]:
+    def __call__(
+        self, images: Sequence[ImageSource], *, top_k: int | None = None, batch_size: int | None = None
+    ) -> list[Classification]:
         """Return the label of one image or several, with the probability of each label.
 
         Args:
             images: A path or an image of PIL, or several.
+            top_k: Number of labels in `probabilities`, the most probable ones; by default all.
             batch_size: Number of images processed at a time; by default as many as fit in memory.
 
         Returns:
@@ -65,7 +68,7 @@ class ImageClassifier(Pipeline):
             logits = self.model(self.scale(torch.from_numpy(np.stack(pixels))).to(self.model.device))
             probabilities = logits.float().softmax(dim=-1).tolist()
             answers += [
-                Classification.from_probabilities(image_name(image), self.model.labels, row)
+                Classification.from_probabilities(image_name(image), self.model.labels, row, top_k)
                 for image, row in zip(chunk, probabilities, strict=True)
             ]
         return answers

@@ -250,10 +250,10 @@ def as_mask(mask: Tensor) -> Dense: ...
 
 
 @overload
-def as_mask(mask: AnyMask) -> Mask: ...
+def as_mask(mask: Mask | Tensor) -> Mask: ...
 
 
-def as_mask(mask: AnyMask) -> Mask:
+def as_mask(mask: Mask | Tensor) -> Mask:
     """Return a mask; a boolean tensor is true where attention is allowed, as in `scaled_dot_product_attention`."""
     if not isinstance(mask, Tensor):
         return mask

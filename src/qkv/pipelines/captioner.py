@@ -104,7 +104,7 @@ class Captioner(DecoderPipeline):
                 more than 1, the result for each input is a list, best first.
             length_penalty: Scores are log p / length ** length_penalty; greater values favour longer outputs.
             max_new_tokens: Maximum number of new tokens; by default the maximum length of the model.
-            sampling: Temperature, top_k, top_p and seed, to sample instead of searching: `Sampling(temperature=0.7)`.
+            sampling: Sample instead of searching: `qkv.generation.Sampling(temperature=0.7, top_k=50, seed=1)`.
             batch_size: Number of images processed at a time; by default as many as fit in memory.
 
         Returns:

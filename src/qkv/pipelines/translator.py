@@ -112,7 +112,7 @@ class Translator(DecoderPipeline):
             prefix: The beginning of every translation.
             coverage_penalty: Weight of the penalty for source tokens that were not attended to (beam search only).
             exact: Continue beam search until no unfinished hypothesis can beat the finished ones.
-            sampling: Temperature, top_k, top_p and seed, to sample instead of searching: `Sampling(temperature=0.7)`.
+            sampling: Sample instead of searching: `qkv.generation.Sampling(temperature=0.7, top_k=50, seed=1)`.
             attention: Compute the attention of all answers of a batch at once, not of each answer on first access.
             batch_size: Number of texts processed at a time; by default as many as fit in memory.
 

@@ -84,8 +84,8 @@ def view(
         model: A run, a saved model, the name of a model, or a network of `qkv.models`.
         inputs: One or several texts, paths of images or WAV files, or numbers of test examples, as in `qkv view`; by
             default, examples of the test set of a run.
-        layer: Name of the layer to plot in `png` and to show first, such as "decoder.1.cross"; by default the last
-            cross-attention layer, else the first layer.
+        layer: Name of the layer to plot, such as "decoder.1.cross"; by default the last cross-attention layer, else the
+            first layer.
         head: Number of the head to plot, from 0; by default the average over heads.
         count: Number of test examples, if there are no `inputs`.
         num_beams: Number of beams, for models that generate text.

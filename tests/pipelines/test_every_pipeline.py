@@ -12,7 +12,7 @@ import torch
 
 import qkv
 import qkv.attention
-from qkv.errors import InputError
+from qkv.errors import InputError, KeywordError
 from qkv.pipelines.classifier import Classification
 from tests.pipelines.every_pipeline import BUILDERS, HOSTILE, Example
 
@@ -72,9 +72,11 @@ def test_a_wrong_type_is_an_input_error_that_names_it(example: Example):
 
 
 def test_an_unknown_option_names_the_right_one(example: Example):
-    with pytest.raises(InputError, match=rf"'{example.misspelled}' \(did you mean {example.option}\?\)"):
+    assert issubclass(KeywordError, InputError)
+    assert issubclass(KeywordError, TypeError)
+    with pytest.raises(KeywordError, match=rf"'{example.misspelled}' \(did you mean {example.option}\?\)"):
         example.pipeline(example.source, *example.arguments, **{example.misspelled: 5})
-    with pytest.raises(InputError, match=r"did you mean device\?"):
+    with pytest.raises(KeywordError, match=r"did you mean device\?"):
         type(example.pipeline)(example.pipeline.model, devise="cpu")
 
 

@@ -180,12 +180,13 @@ def options_of(cls: type[Any], factory: str = "from_sizes") -> type[Config]:
     does not define it, that have defaults.
     """
     method = getattr(cls, factory, cls)
+    function = cls.__init__ if method is cls else method
     try:
-        signature = inspect.signature(method, eval_str=True)
+        signature, ranges = inspect.signature(method, eval_str=True), inspect.get_annotations(function, eval_str=True)
     except NameError:  # the annotations name a class that is defined inside a function
-        signature = inspect.signature(method)
+        signature, ranges = inspect.signature(method), inspect.get_annotations(function)
     fields: dict[str, Any] = {
-        parameter.name: (_annotation(parameter), parameter.default)
+        parameter.name: (ranges.get(parameter.name, _annotation(parameter)), parameter.default)
         for parameter in signature.parameters.values()
         if parameter.default is not parameter.empty and (method is cls or parameter.kind is parameter.KEYWORD_ONLY)
     }

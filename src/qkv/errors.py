@@ -9,6 +9,14 @@ class InputError(QkvError):
     """Invalid user input: a file, a recipe, a text, a folder."""
 
 
+class KeywordError(InputError, TypeError):
+    """A function was called with a keyword argument that it does not have."""
+
+
+class ModelNotFoundError(InputError, FileNotFoundError):
+    """There is no model or run of this name."""
+
+
 class ConfigError(InputError, ValueError):
     """A config has an invalid value, or values that do not fit together."""
 
@@ -34,7 +42,12 @@ class OutOfMemory(QkvError):  # noqa: N818  (as torch calls it)
 
 
 class Unsupported(QkvError):  # noqa: N818  (the name the design gives it)
-    """An explicitly selected backend does not support the request."""
+    """An explicitly selected backend does not support the request.
+
+    Args:
+        backend: Name of the backend.
+        reason: What it does not support.
+    """
 
     def __init__(self, backend: str, reason: str) -> None:
         super().__init__(f"backend {backend!r} does not support this request: {reason}")

@@ -13,18 +13,19 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from qkv.errors import InputError
+from qkv.errors import InputError, KeywordError
 
 ENTRY_POINTS = "qkv.plugins"
 MIN_START = 3  # characters of a word for which all names that start with it are suggested
 MAX_SUGGESTIONS = 4
+NO_HINTS: Mapping[str, str] = {}
 PACKAGES = {  # the package whose import registers the built-in classes of a kind
     "score": "qkv.attention",
     "align": "qkv.attention",
@@ -49,7 +50,16 @@ _plugins: list[Path] = []  # files that were loaded
 
 
 def register(kind: str, *names: str) -> Callable[[C], C]:
-    """Return a class decorator that registers a class under `names`; the first is the name it is saved under."""
+    """Return a class decorator that registers a class, so that recipes and commands can choose it by name.
+
+        @qkv.register("score", "gaussian")
+        class Gaussian(Score): ...
+
+    Args:
+        kind: "score", "align", "position", "encoder", "image_encoder", "model", "task", "dataset", "tokenizer",
+            "metric", "logger" or "claim".
+        *names: Names of the class; the first is the one it is saved under.
+    """
     if kind not in _classes:
         raise InputError(f"cannot register a {kind}{nearest(kind, _classes)}")
 
@@ -110,22 +120,40 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def names_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that an unknown keyword raises InputError with the nearest one."""
-
-    @wraps(function)
-    def call(*args: P.args, **options: P.kwargs) -> R:
-        check_keywords(function, options)
-        return function(*args, **options)
-
-    return call
+    """Decorate a function so that an unexpected keyword argument raises KeywordError with the nearest one."""
+    return keyword_hints({})(function)
 
 
-def check_keywords(function: Callable[..., Any], options: Iterable[str]) -> None:
-    """Raise InputError for an option that is not a parameter of a function, with the nearest one."""
+def keyword_hints(hints: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator like `names_keywords`, with hints for keyword arguments that users expect."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        known = frozenset(keyword_names(function))
+
+        @wraps(function)
+        def call(*args: P.args, **options: P.kwargs) -> R:
+            for name in options:
+                if name not in known:
+                    raise unexpected_keyword(name, known, hints)
+            return function(*args, **options)
+
+        return call
+
+    return decorate
+
+
+def check_keywords(function: Callable[..., Any], options: Iterable[str], hints: Mapping[str, str] = NO_HINTS) -> None:
+    """Raise KeywordError for an option that is not a parameter of a function, with the nearest one."""
     known = keyword_names(function)
     for name in options:
         if name not in known:
-            raise InputError(f"unknown option {name!r:.100}{nearest(name, known)}")
+            raise unexpected_keyword(name, known, hints)
+
+
+def unexpected_keyword(name: str, known: Iterable[str], hints: Mapping[str, str] = NO_HINTS) -> KeywordError:
+    """Return the error for a keyword argument that a function does not have."""
+    hint = f" (did you mean {hints[name]}?)" if name in hints else nearest(name, known)
+    return KeywordError(f"unexpected keyword argument {name!r:.100}{hint}")
 
 
 @cache

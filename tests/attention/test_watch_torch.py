@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import qkv
-from qkv.attention.watch import require_module
+from qkv.attention.layers import require_module
 from qkv.errors import InputError
 
 PADDING = torch.tensor([[False, False, False, True], [False] * 4])
@@ -60,9 +60,9 @@ def test_layers_are_selected_by_name():
 
 def test_what_has_no_attention_layer_is_named():
     with pytest.raises(InputError, match="not int"):
-        require_module(5)
+        require_module(5, "watch")
     with pytest.raises(InputError, match="pass its"):
-        require_module(SimpleNamespace(model=nn.Linear(2, 2)))
+        require_module(SimpleNamespace(model=nn.Linear(2, 2)), "watch")
     with pytest.raises(InputError, match="Linear"), qkv.watch(nn.Linear(2, 2)):
         pass
     with pytest.raises(InputError, match="head"), qkv.watch(nn.MultiheadAttention(8, 2), heads=[2]):

@@ -38,6 +38,16 @@ def test_probabilities_do_not_depend_on_the_batch(classifier, batch_size):
     assert results[0].score == next(iter(results[0].probabilities.values()))
 
 
+def test_top_k_keeps_the_most_probable_labels(classifier):
+    everything = classifier(TEXTS)
+    for best, full in zip(classifier(TEXTS, top_k=2), everything, strict=True):
+        assert (best.label, best.score) == (full.label, full.score)
+        assert [*best.probabilities.items()] == sorted(full.probabilities.items(), key=lambda pair: -pair[1])[:2]
+    assert classifier(TEXTS[0], top_k=None) == everything[0] == classifier(TEXTS[0], top_k=9)
+    with pytest.raises(InputError, match="top_k"):
+        classifier(TEXTS[0], top_k=0)
+
+
 def test_texts_are_truncated_to_max_length(tmp_path):
     model = tiny_bert("classifier", labels=3, max_length=6)
     classifier = qkv.Classifier(model, tiny_tokenizer(tmp_path))

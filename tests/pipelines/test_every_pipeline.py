@@ -1,5 +1,8 @@
 """What all pipelines have in common: one input or several, short reprs, HTML for notebooks, named mistakes."""
 
+import inspect
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,7 +11,9 @@ import pytest
 import torch
 
 import qkv
-from qkv.errors import InputError
+import qkv.attention
+from qkv.errors import InputError, KeywordError
+from qkv.pipelines.classifier import Classification
 from tests.pipelines.every_pipeline import BUILDERS, HOSTILE, Example
 
 VOID = {"img", "br", "rect", "path", "polyline"}
@@ -67,9 +72,11 @@ def test_a_wrong_type_is_an_input_error_that_names_it(example: Example):
 
 
 def test_an_unknown_option_names_the_right_one(example: Example):
-    with pytest.raises(InputError, match=rf"'{example.misspelled}' \(did you mean {example.option}\?\)"):
+    assert issubclass(KeywordError, InputError)
+    assert issubclass(KeywordError, TypeError)
+    with pytest.raises(KeywordError, match=rf"'{example.misspelled}' \(did you mean {example.option}\?\)"):
         example.pipeline(example.source, *example.arguments, **{example.misspelled: 5})
-    with pytest.raises(InputError, match=r"did you mean device\?"):
+    with pytest.raises(KeywordError, match=r"did you mean device\?"):
         type(example.pipeline)(example.pipeline.model, devise="cpu")
 
 
@@ -94,13 +101,17 @@ class Page(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.tags: set[str] = set()
+        self.count: Counter[str] = Counter()
         self.text = ""
         self.feed(html)
         assert not self.open
 
+    @property
+    def tags(self) -> set[str]:
+        return set(self.count)
+
     def handle_starttag(self, tag, attributes):
-        self.tags.add(tag)
+        self.count[tag] += 1
         for key, value in attributes:
             assert not key.startswith("on")
             assert key not in ("src", "href") or value.startswith("data:"), value[:50]
@@ -128,6 +139,44 @@ def test_answers_draw_themselves_in_a_notebook_with_everything_escaped(example: 
     assert html.count("<style>") == 1
     if name in ("Translator", "Classifier", "QuestionAnswerer"):
         assert HOSTILE.replace(" ", "") in page.text.replace(" ", "")
+
+
+def test_several_answers_are_a_list_that_draws_itself_as_a_table(example: Example, name: str):
+    if name == "Embedder":
+        pytest.skip("its answers are tensors")
+    answers = example.pipeline([example.source] * 5, *example.arguments)
+    assert isinstance(answers, list)
+    assert answers == [*answers]
+    assert [*answers] == answers
+    assert repr(answers) == f"[{answers[0]!r}, {answers[1]!r}, {answers[2]!r}, ... and 2 more]"
+    page = Page(answers._repr_html_())
+    assert page.tags >= {"table", "th", "td"}
+    assert not page.tags & {"script", "iframe", "i", "link"}
+    assert all(word in page.text for word in ("input", "output", "score"))
+    assert page.count["tr"] == 1 + 5
+    if name in ("Translator", "Classifier"):
+        assert page.text.replace(" ", "").count(HOSTILE.replace(" ", "")) == 5
+    assert repr(example.pipeline([], *example.arguments)) == "[]"
+
+
+def test_several_sequences_of_one_input_are_drawn_as_several_rows(tmp_path: Path):
+    translator = BUILDERS["Translator"](tmp_path).pipeline
+    answers = translator("cat", num_beams=3, num_return_sequences=3)
+    assert Page(answers._repr_html_()).count["tr"] == 1 + 3
+    assert Page(translator(["cat", "dog"], num_beams=2, num_return_sequences=2)._repr_html_()).count["tr"] == 1 + 4
+
+
+def test_the_signature_of_a_pipeline_takes_and_returns_one_or_several():
+    signature = inspect.signature(qkv.Classifier.__call__)
+    assert signature.parameters["texts"].annotation == str | Sequence[str]
+    assert signature.return_annotation == Classification | list[Classification]
+
+
+def test_the_choice_of_a_backend_draws_itself():
+    explanation = qkv.attention.explain(*torch.randn(3, 2, 4, 5, 8))
+    page = Page(explanation._repr_html_())
+    assert str(explanation).splitlines()[0] in page.text
+    assert page.count["tr"] == 1 + len(explanation.reasons)
 
 
 def test_a_caption_draws_the_picture_and_a_tile_for_each_word(tmp_path: Path):

@@ -7,18 +7,31 @@ from typing import final
 from torch import nn
 
 from qkv.attention.align import Align, AlignInput
-from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
+from qkv.attention.layers import Layer, check_heads, checked_indices, require_module, select_layers
 from qkv.attention.operator import Attend
 from qkv.attention.score_shape import Outputs, Weights, index_tensor
 from qkv.errors import InputError, ShapeError
+from qkv.registry import names_keywords
 
 
+@names_keywords
 def ablate(model: nn.Module, layer: Layer, heads: Sequence[int]) -> "Ablation":
     """Zero the output of attention heads, effective immediately.
 
-    `layer` selects layers as in `watch`: an index or a name, which may match several layers. The returned `Ablation`
-    restores the heads with `.restore()` or at the end of a with block. Ablations of the same layer accumulate.
+    Ablations of the same layer accumulate.
+
+        with qkv.ablate(model, "decoder.0.cross", heads=[0, 3]):
+            output = model(source, target)
+
+    Args:
+        model: A model with attention layers of qkv.
+        layer: A layer index (2: every layer with index 2) or name ("decoder", "decoder.0.cross").
+        heads: Numbers of the heads, from 0.
+
+    Returns:
+        An `Ablation`, which restores the heads with `.restore()` or at the end of a with block.
     """
+    require_module(model, "ablate")
     heads = checked_indices("heads", heads)
     layers = select_layers(model, [layer])
     for name, attend in layers.items():
@@ -63,9 +76,13 @@ def _remove_ablation(attend: Attend, heads: ZeroedHeads) -> None:
 def replace_weights(model: nn.Module, layer: Layer, weights: Weights) -> Iterator[None]:
     """Run a layer with these attention weights instead of its own: output = weights @ value.
 
-    The weights are [batch, heads, query, key]; a batch size of 1 is expanded. They can require a gradient. A layer that
-    is called step by step takes the next rows at each call, from the first row on in each forward pass. The weights of
-    masked keys are set to zero, and `watch` records the replaced weights.
+    A layer that is called step by step takes the next rows at each call, from the first row on in each forward pass.
+    The weights of masked keys are set to zero, and `watch` records the replaced weights.
+
+    Args:
+        model: A model with attention layers of qkv.
+        layer: A layer index (2: every layer with index 2) or name ("decoder", "decoder.0.cross").
+        weights: Weights [batch, heads, query, key]; a batch size of 1 is expanded. They can require a gradient.
     """
     layers = select_layers(model, [layer])
     if len(layers) > 1:

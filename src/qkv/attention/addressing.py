@@ -25,13 +25,20 @@ class Addressing(Align):
     The usual score is `Cosine`. The controller must keep `gate` in [0, 1], `shift` a distribution, `sharpening` at
     least 1 and `strength` non-negative. Weight shifted onto a masked key is dropped, and sharpening renormalizes the
     rest; if nothing is left, the weights are zero.
+
+    Args:
+        previous: The previous weights, [batch, heads, query, key].
+        gate: g [batch, heads, query], 1 for content and 0 for the previous weights.
+        shift: Distribution over shifts by -r ... r positions, [batch, heads, query, 2 r + 1].
+        sharpening: gamma, [batch, heads, query].
+        strength: beta, [batch, heads, query]; by default 1.
     """
 
     previous: Weights
-    gate: Float[Tensor, "batch heads query"]  # g: 1 for content, 0 for the previous weights
-    shift: Float[Tensor, "batch heads query shifts"]  # distribution over shifts by -r ... r positions: 2 r + 1 values
-    sharpening: Float[Tensor, "batch heads query"]  # gamma
-    strength: Float[Tensor, "batch heads query"] | None = None  # beta, by default 1
+    gate: Float[Tensor, "batch heads query"]
+    shift: Float[Tensor, "batch heads query shifts"]
+    sharpening: Float[Tensor, "batch heads query"]
+    strength: Float[Tensor, "batch heads query"] | None = None
 
     def __post_init__(self) -> None:
         rows = self.gate.shape

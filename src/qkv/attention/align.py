@@ -12,6 +12,7 @@ from qkv.attention.mask import Mask
 from qkv.attention.precision import at_least_float32
 from qkv.attention.score import Sizes, uniform_parameter
 from qkv.attention.score_shape import Allowed, CellIndex, Index, Queries, Scores, ScoreShape, Weights
+from qkv.attention.term import AttentionTerm
 from qkv.config import NonNegativeInt, PositiveFloat, Probability, Size
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
@@ -28,15 +29,22 @@ class SoftmaxForm(NamedTuple):
 
 
 class AlignInput(NamedTuple):
-    """Inputs of an align function. Masked keys have the lowest finite score."""
+    """Inputs of an align function.
+
+    Attributes:
+        scores: Scores [batch, heads, query, key]; masked keys have the lowest finite score.
+        allowed: The mask, true where attention is allowed; it broadcasts to the scores. None allows everything.
+        query: The queries, [batch, heads, query, dim].
+        shape: Shape of the scores, and the position of the first query.
+    """
 
     scores: Scores
-    allowed: Allowed | None  # the mask; None allows everything
+    allowed: Allowed | None
     query: Queries
     shape: ScoreShape
 
 
-class Align(ABC):
+class Align(AttentionTerm, ABC):
     """Maps scores to attention weights."""
 
     zeroes_masked = False  # whether masked keys already get weight 0 exactly, unless the whole row is masked
@@ -61,7 +69,11 @@ class Align(ABC):
 @final
 @register("align", "softmax", "soft")
 class Softmax(Align):
-    """exp(s / T) / sum exp(s / T): soft attention."""
+    """exp(s / T) / sum exp(s / T): soft attention.
+
+    Args:
+        temperature: T, which divides the scores: below 1 the weights are sharper, above 1 more uniform.
+    """
 
     zeroes_masked = True
 
@@ -86,6 +98,9 @@ class LinearStart(nn.Module, Align):
     the fraction of the training that is over, which `set_progress` sets:
 
         a = s in training, while done < until;   a = softmax(s) afterwards and in evaluation
+
+    Args:
+        until: Fraction of the training without the softmax.
     """
 
     def __init__(self, until: Probability = 0.2) -> None:  # fraction of the training without the softmax
@@ -143,6 +158,9 @@ class LocalMonotonic(Align):
     """softmax over the keys in [t - D, t + D], at time step t: local-m (Luong, Pham and Manning 2015).
 
     The first query is at time step `start` (see `attend`), or 0. If no key is left in the window, the output is zero.
+
+    Args:
+        window: D, the number of keys on each side of t.
     """
 
     def __init__(self, window: NonNegativeInt = WINDOW) -> None:  # D, keys on each side of t
@@ -169,6 +187,11 @@ class LocalPredictive(nn.Module, Align):
     gradient through the Gaussian. S is the number of unmasked keys of the query, i.e. the sentence length for a
     `Padding` mask; if the mask has gaps, S still counts unmasked keys, while the centre is a position among all keys.
     W and v are shared by all heads.
+
+    Args:
+        query_dim: Features of a query.
+        window: D, the number of keys on each side of p_t.
+        hidden_dim: Size of the tanh layer; by default `query_dim`.
     """
 
     def __init__(self, query_dim: int, window: int, hidden_dim: int | None = None) -> None:
@@ -176,7 +199,7 @@ class LocalPredictive(nn.Module, Align):
         if window < 1:
             raise InputError(f"window must be 1 or more, not {window}")
         hidden_dim = query_dim if hidden_dim is None else hidden_dim
-        self.window = window
+        self.query_dim, self.window, self.hidden_dim = query_dim, window, hidden_dim
         self.weight = uniform_parameter((query_dim, hidden_dim), inputs=query_dim)  # W
         self.vector = uniform_parameter((hidden_dim,), inputs=hidden_dim)  # v
 

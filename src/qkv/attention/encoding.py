@@ -10,19 +10,28 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.score import Sizes
+from qkv.attention.term import AttentionTerm
 from qkv.errors import InputError
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 
-class PositionalEncoding(nn.Module, ABC):
+class PositionalEncoding(AttentionTerm, nn.Module, ABC):
     """Positional encoding: one vector per position."""
 
     scales_embeddings = False  # whether `add_to` multiplies embeddings by sqrt(dim), to match the scale of the encoding
 
     @abstractmethod
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
-        """Return the vectors of positions offset ... offset + length - 1."""
+        """Return the vectors of positions offset ... offset + length - 1.
+
+        Args:
+            length: Number of positions.
+            offset: The first position.
+
+        Returns:
+            A tensor [length, dim].
+        """
 
     @abstractmethod
     def at(self, positions: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
@@ -42,6 +51,9 @@ class Sinusoidal(PositionalEncoding):
 
     It is defined at any position, but Press et al. (2022) found that models extrapolate by a few dozen positions at
     best.
+
+    Args:
+        dim: Features of the embeddings.
     """
 
     scales_embeddings = True
@@ -91,12 +103,18 @@ class SinusoidalHalves(Sinusoidal):
 @final
 @register("position", "learned")
 class Learned(PositionalEncoding):
-    """A learned vector for each position below `max_length`."""
+    """A learned vector for each position below `max_length`.
+
+    Args:
+        max_length: Number of positions.
+        dim: Features of the embeddings.
+    """
 
     position_axis = 0  # axis of the weight that has one slice per position
 
     def __init__(self, max_length: int, dim: int) -> None:
         super().__init__()
+        self.max_length, self.dim = max_length, dim
         self.weight = nn.Parameter(torch.empty(max_length, dim).normal_(std=0.02))
 
     @classmethod

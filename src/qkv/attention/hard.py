@@ -55,18 +55,23 @@ class Draws(NamedTuple):
 class Hard(nn.Module, Align):
     """One key per query: the argmax in evaluation, and a choice with a gradient estimator in training.
 
-    With "reinforce", the module keeps the samples of each training call until `loss` is called with their reward.
-    `temperature` applies to "gumbel" only. `baseline` ("moving-average", "learned" or None), `decay` (of the moving
-    average), `query_dim` (of the learned baseline), `entropy` (weight of an entropy bonus) and `discount` (discount
-    factor of future rewards, for tasks that reward a step for all later ones) apply to "reinforce" only. A discount of
-    1 is unbiased; smaller values reduce the variance but ignore long-term effects.
-
-    `anneal` applies to "straight-through" and "gumbel": during this fraction of the training, soft attention becomes
-    hard, with the weights
+    With "reinforce", the module keeps the samples of each training call until `loss` is called with their reward. With
+    `anneal`, soft attention becomes hard during this fraction of the training, with the weights
 
         a = (1 - h) p + h z,   h = min(1, done / anneal)
 
     `set_progress` sets `done`, the fraction of the training that is over; without it, h is 1.
+
+    Args:
+        estimator: Gradient estimator: "straight-through", "gumbel" or "reinforce".
+        temperature: Temperature of the softmax ("gumbel" only).
+        baseline: Baseline of the reward: "moving-average", "learned" or None ("reinforce" only).
+        decay: Decay of the moving average ("reinforce" only).
+        query_dim: Features of a query, for the learned baseline ("reinforce" only).
+        entropy: Weight of an entropy bonus ("reinforce" only).
+        discount: Discount factor of future rewards ("reinforce" only), for tasks that reward a step for all later
+            ones: 1 is unbiased; smaller values reduce the variance but ignore long-term effects.
+        anneal: Fraction of the training in which soft attention becomes hard (not for "reinforce").
     """
 
     def __init__(

@@ -13,6 +13,13 @@ Module = TypeVar("Module", bound=nn.Module)
 Layer = int | str  # 2: every layer with index 2; "decoder": all layers of the decoder; "decoder.0.cross": one layer
 
 
+def require_module(model: object, function: str) -> None:
+    """Raise for what is not a network, such as a pipeline, which has one."""
+    if not isinstance(model, nn.Module):
+        hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
+        raise InputError(f"{function} takes a torch.nn.Module, not {type(model).__name__}{hint}")
+
+
 def select_layers(model: nn.Module, layers: Layer | Sequence[Layer] | None) -> dict[str, Attend]:
     """Return the selected layers by name, all layers for None."""
     available = attention_layers(model)

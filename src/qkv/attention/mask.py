@@ -6,16 +6,18 @@ backend turns that into a dense tensor, a block mask or a kernel flag as late as
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import final
+from types import UnionType
+from typing import final, overload
 
 import torch
 
 from qkv.attention.score_shape import CellIndex, Index, ScoreShape
+from qkv.attention.term import AttentionTerm
 from qkv.errors import InputError, ShapeError
 from qkv.types import Bool, Int, Tensor
 
 
-class Mask(ABC):
+class Mask(AttentionTerm, ABC):
     """Defines which keys each query may attend to; the output of a fully masked query is zero.
 
     Masks are immutable: their tensors must not be modified, because results computed from them may be cached.
@@ -79,7 +81,11 @@ class Causal(Mask):
 @final
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """Masks the keys beyond the length of each sequence."""
+    """Masks the keys beyond the length of each sequence: `Padding(torch.tensor([5, 3]))`.
+
+    Args:
+        lengths: Number of keys of each sequence without padding, an integer tensor [batch].
+    """
 
     lengths: Int[Tensor, "batch"]
 
@@ -97,7 +103,12 @@ class Padding(Mask):
 @final
 @dataclass(frozen=True)
 class Window(Mask):
-    """A query attends to `left` keys before its position, the key at it, and `right` keys after it."""
+    """A query attends to `left` keys before its position, the key at it, and `right` keys after it.
+
+    Args:
+        left: Number of keys before the position of the query.
+        right: Number of keys after the position of the query.
+    """
 
     left: int
     right: int
@@ -113,7 +124,11 @@ class Window(Mask):
 @final
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
-    """Every query attends to the first `length` keys, shared or per sequence: `Causal() | Prefix(n)` is a prefix LM."""
+    """Every query attends to the first `length` keys: `Causal() | Prefix(n)` is a prefix LM.
+
+    Args:
+        length: Number of keys, an integer for all sequences or an integer tensor [batch].
+    """
 
     length: int | Int[Tensor, "batch"]
 
@@ -130,9 +145,13 @@ class Prefix(Mask):
 @final
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
-    """Several documents packed into one sequence: a query attends to the keys of its own document."""
+    """Several documents packed into one sequence: a query attends to the keys of its own document.
 
-    ids: Int[Tensor, "batch length"]  # document id at each position
+    Args:
+        ids: Document id at each position, an integer tensor [batch, length].
+    """
+
+    ids: Int[Tensor, "batch length"]
 
     def __post_init__(self) -> None:
         if not _is_integer(self.ids, dims=2):
@@ -151,7 +170,11 @@ class Documents(Mask):
 @final
 @dataclass(frozen=True, eq=False)
 class Dense(Mask):
-    """A mask given as a tensor, true where attention is allowed."""
+    """A mask given as a tensor.
+
+    Args:
+        allowed: Boolean tensor [batch, heads, query, key], true where attention is allowed; sizes of 1 are broadcast.
+    """
 
     allowed: Bool[Tensor, "#batch #heads #query #key"]
 
@@ -165,6 +188,8 @@ class Dense(Mask):
             )
 
     def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        if isinstance(index, CellIndex):
+            check_mask_shape(self.allowed.shape, index.shape)
         return index.per_cell(self.allowed)
 
 
@@ -179,6 +204,9 @@ class Both(Mask):
     def allows(self, index: Index) -> Bool[Tensor, "..."]:
         return self.left.allows(index) & self.right.allows(index)
 
+    def __repr__(self) -> str:
+        return f"{_operand(self.left, Either)} & {_operand(self.right, Either | Both)}"
+
 
 @final
 @dataclass(frozen=True)
@@ -191,6 +219,9 @@ class Either(Mask):
     def allows(self, index: Index) -> Bool[Tensor, "..."]:
         return self.left.allows(index) | self.right.allows(index)
 
+    def __repr__(self) -> str:
+        return f"{self.left!r} | {_operand(self.right, Either)}"
+
 
 @final
 @dataclass(frozen=True)
@@ -202,8 +233,24 @@ class Not(Mask):
     def allows(self, index: Index) -> Bool[Tensor, "..."]:
         return ~self.mask.allows(index)
 
+    def __repr__(self) -> str:
+        return f"~{_operand(self.mask, Both | Either)}"
+
+
+def _operand(mask: Mask, weaker: type[Mask] | UnionType) -> str:
+    """Return the repr of an operand, in parentheses if its operator binds more weakly."""
+    return f"({mask!r})" if isinstance(mask, weaker) else repr(mask)
+
 
 AnyMask = Mask | Bool[Tensor, "..."]  # a tensor [query, key] or [batch, heads, query, key]
+
+
+@overload
+def as_mask(mask: Tensor) -> Dense: ...
+
+
+@overload
+def as_mask(mask: Mask | Tensor) -> Mask: ...
 
 
 def as_mask(mask: Mask | Tensor) -> Mask:
@@ -211,11 +258,32 @@ def as_mask(mask: Mask | Tensor) -> Mask:
     if not isinstance(mask, Tensor):
         return mask
     if mask.dtype != torch.bool or mask.ndim not in (2, 4):
+        padding = mask.ndim == 2 and mask.dtype != torch.bool and not mask.is_floating_point()
         raise ShapeError(
             "a mask is a boolean tensor [query, key] or [batch, heads, query, key], true where attention is allowed, "
             f"but this one is {str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
+            f"{': for a padding mask [batch, key], pass mask.bool()[:, None, None, :]' if padding else ''}"
         )
     return Dense(mask[None, None] if mask.ndim == 2 else mask)
+
+
+def check_mask_shape(sizes: torch.Size, shape: ScoreShape) -> None:
+    """Raise unless a mask of these sizes [batch, heads, query, key] broadcasts to the scores."""
+    full = [shape.batch, shape.heads, shape.queries, shape.keys]
+    if shape.head_subset is not None:
+        full[1] = sizes[1]
+    if shape.total_queries is not None:
+        full[2] = shape.total_queries
+    if not [None for size, whole in zip(sizes, full, strict=True) if size != 1 and size != whole]:
+        return  # sizes may be symbolic: no `in`
+    batch, heads, queries, keys = sizes
+    two_dimensional = batch == heads == 1
+    names, shown = ("[query, key]", full[2:]) if two_dimensional else ("[batch, heads, query, key]", full)
+    padding = two_dimensional and queries == shape.batch and keys == shape.keys
+    hint = ": for a padding mask [batch, key], pass mask[:, None, None, :] or Padding(lengths)" if padding else ""
+    raise ShapeError(
+        f"a mask of shape {list(sizes)[-len(shown) :]} does not broadcast to scores {names} of shape {shown}{hint}"
+    )
 
 
 def _is_integer(x: object, dims: int) -> bool:

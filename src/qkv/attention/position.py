@@ -13,6 +13,7 @@ from qkv.attention.encoding import angles
 from qkv.attention.precision import upcast_dtype
 from qkv.attention.score import Sizes
 from qkv.attention.score_shape import Index, Outputs, Queries, ScoreShape, Weights
+from qkv.attention.term import AttentionTerm
 from qkv.config import PositiveFloat
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
@@ -21,7 +22,7 @@ from qkv.types import Float, Int, Tensor
 Bias = Callable[[Index], Float[Tensor, "..."]]
 
 
-class Position:
+class Position(AttentionTerm):
     """Position term. A subclass sets the flags of what it does and overrides the corresponding methods."""
 
     rotates_qk = False  # transforms queries and keys before the score
@@ -61,6 +62,10 @@ class Rotary(Position):
     (Su et al. 2021.) Feature i of the first half is paired with feature i of the second half, as in GPT-NeoX and Llama;
     the paper pairs neighbours, which is equivalent up to a permutation of the projected features. It is defined at any
     position, but models degrade soon beyond the length they were trained on (Press et al. 2022).
+
+    Args:
+        dim: Features of a head, an even number.
+        base: Base of the angles; greater for longer contexts.
     """
 
     dim: int
@@ -98,6 +103,9 @@ class ALiBi(Position):
     With n heads, n a power of two, head h has the slope m_h = 2^(-8h/n), h = 1 ... n: for 8 heads 1/2, 1/4 ... 1/256.
     Other numbers of heads take the slopes of the next lower power of two, then every second one of the next higher.
     Models trained with it keep their perplexity at several times the training length, by attending to nearby keys.
+
+    Args:
+        heads: Number of heads n.
     """
 
     heads: int

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from qkv.attention.precision import at_least_float32
 from qkv.attention.score_shape import Queries, Scores, select_along
+from qkv.attention.term import AttentionTerm
 from qkv.config import FiniteFloat, PositiveFloat, Size
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
@@ -31,26 +32,46 @@ from qkv.types import Float, Tensor
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys already transformed by the position and the score, to be reused by later queries."""
+    """Keys already transformed by the position and the score, to be reused by later queries.
+
+    Args:
+        tensor: The keys, [batch, kv_heads, key, features].
+    """
 
     tensor: Float[Tensor, "batch kv_heads key features"]
 
 
 class Sizes(NamedTuple):
-    """Sizes of one attention head, from which `from_sizes` builds its score, align function and position."""
+    """Sizes of one attention head, from which `from_sizes` builds its score, align function and position.
 
-    query: int  # features of a query; the dim of a layer is heads * query
-    key: int  # features of a key
-    hidden: int  # default hidden size of an additive score, and default rank of a bilinear one
-    max_keys: int  # maximum number of keys
+    Attributes:
+        query: Features of a query; the dim of a layer is heads * query.
+        key: Features of a key.
+        hidden: Default hidden size of an additive score, and default rank of a bilinear one.
+        max_keys: Maximum number of keys.
+        heads: Number of heads.
+    """
+
+    query: int
+    key: int
+    hidden: int
+    max_keys: int
     heads: int = 1
 
 
-class Score(nn.Module, ABC):
+class Score(AttentionTerm, nn.Module, ABC):
     """Score function between queries and keys; its parameters, if any, are per head or shared by all heads.
 
     A subclass overrides `forward(query, key)`; or `compare` and the transformations, if keys can be transformed once.
+
+        @qkv.register("score", "gaussian")
+        class Gaussian(Score):
+            def forward(self, query, key):
+                return -torch.cdist(query, key) ** 2 / 2
     """
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query features"]:
         """Transform the queries before the comparison."""
@@ -78,6 +99,15 @@ class Score(nn.Module, ABC):
         return Keys(self.transform_key(key))
 
     def forward(self, query: Queries, key: Float[Tensor, "batch heads key key_dim"]) -> Scores:
+        """Score each query against each key; the method that a plug-in overrides.
+
+        Args:
+            query: The queries, [batch, heads, query, dim].
+            key: The keys, [batch, heads, key, key_dim]; shared heads are repeated.
+
+        Returns:
+            A new tensor [batch, heads, query, key], which masking may modify in place.
+        """
         return self.compare(self.transform_query(query), self.transform_key(key))
 
     def select_heads(self, heads: tuple[int, ...]) -> "Score":
@@ -134,6 +164,9 @@ class ScaledDot(DotProduct):
     """q . k / sqrt(d), or q . k times a given scale (Vaswani et al. 2017).
 
     With d = 0 features 1 / sqrt(d) is undefined, so a `ShapeError` is raised unless a scale is given.
+
+    Args:
+        scale: Factor of q . k; by default 1 / sqrt(d).
     """
 
     def __init__(self, scale: FiniteFloat | None = None) -> None:  # factor of q . k; unset: 1 / sqrt(d)
@@ -151,10 +184,17 @@ class ScaledDot(DotProduct):
 @final
 @register("score", "bilinear", "general")
 class Bilinear(DotProduct):
-    """q W k: "general", or multiplicative, attention (Luong, Pham and Manning 2015)."""
+    """q W k: "general", or multiplicative, attention (Luong, Pham and Manning 2015).
+
+    Args:
+        query_dim: Features of a query.
+        key_dim: Features of a key.
+        heads: Number of heads with a W of their own; 1 shares it among all heads.
+    """
 
     def __init__(self, query_dim: int, key_dim: int, heads: int = 1) -> None:
         super().__init__()
+        self.query_dim, self.key_dim, self.heads = query_dim, key_dim, heads
         self.weight = uniform_parameter((heads, query_dim, key_dim), inputs=query_dim)  # W
 
     def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query key_dim"]:
@@ -168,12 +208,20 @@ class Bilinear(DotProduct):
 @final
 @register("score", "low_rank_bilinear", "low_rank")
 class LowRankBilinear(DotProduct):
-    """(U q) . (V k): a bilinear score whose matrix U^T V has reduced rank."""
+    """(U q) . (V k): a bilinear score whose matrix U^T V has reduced rank.
+
+    Args:
+        query_dim: Features of a query.
+        key_dim: Features of a key.
+        rank: Rank of U^T V.
+        heads: Number of heads with U and V of their own; 1 shares them among all heads.
+    """
 
     def __init__(self, query_dim: int, key_dim: int, rank: int, heads: int = 1) -> None:
         super().__init__()
         if rank < 1:
             raise InputError(f"rank must be at least 1, not {rank}")
+        self.query_dim, self.key_dim, self.rank, self.heads = query_dim, key_dim, rank, heads
         self.query_weight = uniform_parameter((heads, query_dim, rank), inputs=query_dim)  # U
         self.key_weight = uniform_parameter((heads, key_dim, rank), inputs=key_dim)  # V
 
@@ -191,12 +239,18 @@ class LowRankBilinear(DotProduct):
 @final
 @register("score", "cosine")
 class Cosine(DotProduct):
-    """b q . k / (|q| |k|) with a learned sharpness b > 0: content-based addressing (Graves et al. 2014)."""
+    """b q . k / (|q| |k|) with a learned sharpness b > 0: content-based addressing (Graves et al. 2014).
+
+    Args:
+        sharpness: Initial value of b.
+        heads: Number of heads with a b of their own; 1 shares it among all heads.
+    """
 
     def __init__(self, sharpness: float = 1.0, heads: int = 1) -> None:
         super().__init__()
         if not sharpness > 0:
             raise InputError(f"sharpness must be positive, not {sharpness}")
+        self.sharpness, self.heads = sharpness, heads
         self.log_sharpness = nn.Parameter(torch.full((heads,), math.log(sharpness)))  # log b keeps b positive
 
     def transform_query(self, query: Queries) -> Queries:
@@ -243,10 +297,18 @@ class HiddenLayer(Score):
 @final
 @register("score", "additive")
 class Additive(HiddenLayer):
-    """v . tanh(W q + U k) (Bahdanau, Cho and Bengio 2015)."""
+    """v . tanh(W q + U k) (Bahdanau, Cho and Bengio 2015).
+
+    Args:
+        query_dim: Features of a query.
+        key_dim: Features of a key.
+        hidden_dim: Size of the tanh layer.
+        heads: Number of heads with W, U and v of their own; 1 shares them among all heads.
+    """
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
         super().__init__()
+        self.query_dim, self.key_dim, self.hidden_dim, self.heads = query_dim, key_dim, hidden_dim, heads
         self.query_weight = uniform_parameter((heads, query_dim, hidden_dim), inputs=query_dim)
         self.key_weight = uniform_parameter((heads, key_dim, hidden_dim), inputs=key_dim)
         self.vector = uniform_parameter((heads, hidden_dim), inputs=hidden_dim)
@@ -259,11 +321,18 @@ class Additive(HiddenLayer):
 @final
 @register("score", "concat")
 class Concat(HiddenLayer):
-    """v . tanh(W [q ; k]), one matrix for both (Luong, Pham and Manning 2015): `Additive`, its two matrices stacked."""
+    """v . tanh(W [q ; k]), one matrix for both (Luong, Pham and Manning 2015): `Additive`, its two matrices stacked.
+
+    Args:
+        query_dim: Features of a query.
+        key_dim: Features of a key.
+        hidden_dim: Size of the tanh layer.
+        heads: Number of heads with W and v of their own; 1 shares them among all heads.
+    """
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
         super().__init__()
-        self.query_dim = query_dim
+        self.query_dim, self.key_dim, self.hidden_dim, self.heads = query_dim, key_dim, hidden_dim, heads
         self.weight = uniform_parameter((heads, query_dim + key_dim, hidden_dim), inputs=query_dim + key_dim)
         self.vector = uniform_parameter((heads, hidden_dim), inputs=hidden_dim)
 
@@ -283,10 +352,17 @@ class Concat(HiddenLayer):
 @final
 @register("score", "location")
 class Location(Score):
-    """W q: a score for each source position, independent of its key (Luong, Pham and Manning 2015)."""
+    """W q: a score for each source position, independent of its key (Luong, Pham and Manning 2015).
+
+    Args:
+        query_dim: Features of a query.
+        max_keys: Maximum number of keys.
+        heads: Number of heads with a W of their own; 1 shares it among all heads.
+    """
 
     def __init__(self, query_dim: int, max_keys: int, heads: int = 1) -> None:
         super().__init__()
+        self.query_dim, self.max_keys, self.heads = query_dim, max_keys, heads
         self.weight = uniform_parameter((heads, query_dim, max_keys), inputs=query_dim)
 
     def transform_query(self, query: Queries) -> Float[Tensor, "batch heads query max_keys"]:

@@ -15,17 +15,29 @@ Outputs = Float[Tensor, "batch heads query value_dim"]
 
 
 class ScoreShape(NamedTuple):
-    """Shape of the scores [batch, heads, query, key], and the position of the first query among the keys."""
+    """Shape of the scores [batch, heads, query, key], and the position of the first query among the keys.
+
+    Attributes:
+        batch: Batch size.
+        heads: Number of query heads.
+        queries: Number of queries.
+        keys: Number of keys.
+        device: Device of the scores.
+        start: Position of the first query: shared, or one per batch row; by default, the last query is at the last key.
+        head_subset: Heads selected from the call, None for all.
+        query_subset: Queries selected from the call, None for all.
+        total_queries: Number of queries of the whole call, if `query_subset` is set.
+    """
 
     batch: int
     heads: int
     queries: int
     keys: int
     device: torch.device
-    start: int | Int[Tensor, "*batch"] | None = None  # position of the first query: shared, or one per batch row
-    head_subset: tuple[int, ...] | None = None  # the heads and queries selected from the call, None for all
+    start: int | Int[Tensor, "*batch"] | None = None
+    head_subset: tuple[int, ...] | None = None
     query_subset: tuple[int, ...] | None = None
-    total_queries: int | None = None  # number of queries of the whole call, if query_subset is set
+    total_queries: int | None = None
 
     @property
     def first_position(self) -> int | Int[Tensor, "*batch"]:

@@ -45,6 +45,9 @@ class IndexEncoding(SimpleEncoding):
     """PE(pos) = (pos, 0, ... 0): it grows without bound, and soon outweighs the embeddings it is added to.
 
     It is added to one feature: layer normalization would remove a number that is added to all of them.
+
+    Args:
+        dim: Features of the embeddings.
     """
 
     def encode(self, positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape dim"]:
@@ -58,6 +61,10 @@ class IndexFraction(SimpleEncoding):
 
     A text's own length, which is not known while it is decoded, would give one position different vectors in texts of
     different lengths.
+
+    Args:
+        dim: Features of the embeddings.
+        max_length: Number that the positions are divided by.
     """
 
     def __init__(self, dim: int, max_length: int) -> None:
@@ -75,7 +82,11 @@ class IndexFraction(SimpleEncoding):
 @final
 @register("position", "one_hot")
 class OneHotEncoding(SimpleEncoding):
-    """PE(pos)_i = 1 if i = pos else 0: every position needs a feature, so texts have at most `dim` tokens."""
+    """PE(pos)_i = 1 if i = pos else 0: every position needs a feature, so texts have at most `dim` tokens.
+
+    Args:
+        dim: Features of the embeddings.
+    """
 
     def encode(self, positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape dim"]:
         if positions.numel() and positions.device.type == "cpu" and int(positions.max()) >= self.dim:

@@ -36,7 +36,11 @@ class Sparsemax(Align):
 @final
 @register("align", "entmax")
 class Entmax(Align):
-    """Between softmax (alpha near 1) and sparsemax (alpha = 2), or beyond it (Peters, Niculae and Martins 2019)."""
+    """Between softmax (alpha near 1) and sparsemax (alpha = 2), or beyond it (Peters, Niculae and Martins 2019).
+
+    Args:
+        alpha: Above 1; the greater, the fewer keys have a weight above 0.
+    """
 
     def __init__(
         self, alpha: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.5

@@ -18,7 +18,12 @@ from qkv.types import Float, Int, Tensor
 
 
 class AttentionOutput(NamedTuple):
-    """Output of attention and, if requested, its weights before dropout."""
+    """Output of attention and, if requested, its weights before dropout.
+
+    Attributes:
+        output: Sum of the values weighted by attention, [batch, heads, query, value_dim].
+        weights: Attention weights [batch, heads, query, key]; None unless `attend` was called with `need_weights`.
+    """
 
     output: Outputs
     weights: Weights | None = None
@@ -92,6 +97,14 @@ class AttentionRequest:
         return replace(self, query=query, key=key, value=value, score=score, shape=shape)
 
 
+def check_tensors(query: object, key: object, value: object) -> None:
+    """Raise unless queries, keys and values are tensors; the keys may have been transformed."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor) and not (name == "key" and isinstance(tensor, Keys)):
+            hint = f": pass torch.from_numpy({name})" if type(tensor).__module__ == "numpy" else ""
+            raise InputError(f"{name} must be a tensor, not {_type_name(tensor)}{hint}")
+
+
 def check_shapes(query: Tensor, key: Tensor | Keys, value: Tensor) -> None:
     """Raise if the shapes, dtypes or devices of the tensors are incompatible."""
     keys = key.tensor if isinstance(key, Keys) else key
@@ -156,9 +169,14 @@ def transform_keys(
 @final
 @dataclass(frozen=True)
 class KeyValue:
-    """Keys and values of a sequence, split into heads."""
+    """Keys and values of a sequence, split into heads.
 
-    key: Float[Tensor, "batch kv_heads length features"]  # transformed by the position and the score
+    Args:
+        key: Keys transformed by the position and the score, [batch, kv_heads, length, features].
+        value: Values, [batch, kv_heads, length, value_dim].
+    """
+
+    key: Float[Tensor, "batch kv_heads length features"]
     value: Float[Tensor, "batch kv_heads length value_dim"]
 
     @property

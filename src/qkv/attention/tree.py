@@ -18,9 +18,13 @@ from qkv.types import Bool, Int, Tensor
 @final
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """The dependency trees of a batch of sentences."""
+    """The dependency trees of a batch of sentences, made by `Trees.from_heads`.
 
-    ancestors: Bool[Tensor, "batch word word"]  # [b, i, j]: j is i or an ancestor of i; false for padding
+    Args:
+        ancestors: Boolean tensor [batch, word, word]: at [b, i, j], j is i or an ancestor of i; false for padding.
+    """
+
+    ancestors: Bool[Tensor, "batch word word"]
 
     @classmethod
     def from_heads(cls, heads: Int[Tensor, "batch word"], lengths: Int[Tensor, "batch"] | None = None) -> "Trees":
@@ -69,10 +73,14 @@ class TreePositions:
 
     All tokens of a word have its position. Tokens that belong to no word, such as special tokens, are placed above the
     root, at the virtual node 0 of CoNLL-U: they are ancestors of every word.
+
+    Args:
+        depth: Edges from the virtual node 0, [batch, token]: 1 for the root, 0 for special tokens.
+        distance: `Trees.relative` between the words of the tokens, [batch, token, token].
     """
 
-    depth: Int[Tensor, "batch token"]  # edges from the virtual node 0: 1 for the root, 0 for special tokens
-    distance: Int[Tensor, "batch token token"]  # `Trees.relative` between their words
+    depth: Int[Tensor, "batch token"]
+    distance: Int[Tensor, "batch token token"]
 
     @classmethod
     def from_tokens(cls, trees: Trees, words: Int[Tensor, "batch token"]) -> "TreePositions":

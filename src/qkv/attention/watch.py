@@ -18,6 +18,7 @@ from qkv.attention.layers import (
     check_heads,
     checked_indices,
     matching_layers,
+    require_module,
     select_layers,
 )
 from qkv.attention.score_shape import Weights, select_along
@@ -25,12 +26,14 @@ from qkv.attention.spec import AttentionRequest
 from qkv.attention.watch_torch import torch_layers, watching_torch_layers
 from qkv.attention.watch_transformers import transformers_layers, watching_layers
 from qkv.errors import InputError
+from qkv.registry import names_keywords
 from qkv.runtime.notebook import Drawable
 from qkv.types import Float, Tensor
 
 MAX_SHOWN = 4  # layers in the repr of a recording
 
 
+@names_keywords
 @contextmanager
 def watch(
     model: nn.Module,
@@ -39,19 +42,31 @@ def watch(
     heads: Sequence[int] | None = None,
     queries: Sequence[int] | None = None,
 ) -> Iterator["AttentionRecording"]:
-    """Record the weights of a model's attention layers: `with watch(model) as rec: ...; rec["encoder.0"].weights`.
+    """Record the weights of a model's attention layers.
+
+        with qkv.watch(model) as recording:
+            model(source, target)
+        recording["encoder.0"].weights  # [batch, heads, query, key]
 
     The model runs unchanged on its usual backend, compiled or not; the weights are recomputed for the selected heads
-    and queries only, and lazily where possible. `layers` selects by index (2: every layer with index 2) or by name
-    ("decoder", "decoder.0.cross"); `queries` are indices within a whole pass. A beam search is recorded step by step,
-    with the beams of each step; `AttentionRecord.for_hypothesis` extracts one hypothesis. Weights recorded inside a
-    CUDA graph live in the graph's memory and are overwritten by each replay.
+    and queries only, and lazily where possible. A beam search is recorded step by step, with the beams of each step;
+    `AttentionRecord.for_hypothesis` extracts one hypothesis. Weights recorded inside a CUDA graph live in the graph's
+    memory and are overwritten by each replay.
 
     A model of the transformers library is watched through its attention interface; it runs with its eager attention
     inside the with block, and each call of the model is a pass. Its layers are named by their paths ("h.0.attn"). So
     are layers of the class `torch.nn.MultiheadAttention`, in models that have no others.
+
+    Args:
+        model: Any `torch.nn.Module` with such layers.
+        layers: Layer indices (2: every layer with index 2) or names ("decoder", "decoder.0.cross"); by default all.
+        heads: Numbers of the heads to record; by default all.
+        queries: Indices of the queries to record, within a whole pass; by default all.
+
+    Returns:
+        A context manager that yields an `AttentionRecording`, a dict of `AttentionRecord` by layer name.
     """
-    require_module(model)
+    require_module(model, "watch")
     heads = None if heads is None else checked_indices("heads", heads)
     queries = None if queries is None else checked_indices("queries", queries)
     foreign, watching = _foreign_layers(model)
@@ -96,13 +111,6 @@ def _foreign_layers(model: nn.Module) -> tuple[Mapping[str, nn.Module], Callable
     if layers := transformers_layers(model):
         return layers, watching_layers
     return ({} if attention_layers(model) else torch_layers(model)), watching_torch_layers
-
-
-def require_module(model: object) -> None:
-    """Raise for what is not a network, such as a pipeline, which has one."""
-    if not isinstance(model, nn.Module):
-        hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
-        raise InputError(f"watch takes a torch.nn.Module, not {type(model).__name__}{hint}")
 
 
 @contextmanager

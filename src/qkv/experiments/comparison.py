@@ -14,6 +14,7 @@ from qkv.errors import InputError
 from qkv.experiments import run_table, sweep_report
 from qkv.experiments.results import RESULTS
 from qkv.experiments.sweep import Evaluate, Sweep, SweepResult
+from qkv.hub.model_folder import model_name
 from qkv.registry import names_keywords
 from qkv.runtime.cluster import WorkerOptions
 from qkv.runtime.files import RUNS
@@ -93,11 +94,26 @@ def compare(
 ) -> RunComparison | SweepComparison:
     """Compare runs that were evaluated with `record=True`, or train and compare variants of a recipe.
 
-    `qkv.compare(run, other)` shows the recorded results. `qkv.compare("dates-gru", vary={"model.cell": ["gru",
-    "lstm"]}, seeds=3)` trains every combination of values with every seed into the folder `output`, by default
-    runs/sweep-RECIPE; the same call continues an interrupted sweep. `overrides` are keys that all variants have.
+    With `vary`, every combination of values is trained with every seed; the same call continues an interrupted sweep.
+
+        qkv.compare("runs/demo", "runs/other")
+        qkv.compare("dates-gru", vary={"model.cell": ["gru", "lstm"]}, seeds=3, overrides={"train.epochs": 5})
+
+    Args:
+        *runs: Folders of runs, or with `vary` a single recipe.
+        vary: Values to try for each key of the recipe.
+        seeds: Number of seeds of each variant.
+        overrides: Keys of the recipe that all variants have.
+        metric: Metric of the table of variants; by default the main metric of the task.
+        split: Split on which the variants are evaluated.
+        output: Folder of the sweep; by default runs/sweep-RECIPE.
+        workers: Number of runs trained at a time; by default one for each core, or for each GPU.
+        device: Device to train on: "auto", "cpu", "cuda", "cuda:N" or "mps".
+
+    Returns:
+        The tables of results, which print and draw themselves.
     """
-    paths = [os.fspath(run) for run in _flattened(runs)]
+    paths = [model_name(run) for run in _flattened(runs)]
     if vary is None:
         if not paths:
             raise InputError("pass the runs to compare, or a recipe and vary={key: values}")

@@ -16,8 +16,8 @@ from qkv.errors import ConfigError, InputError
 from qkv.experiments.results import Record, record_evaluation
 from qkv.generation import GenerationConfig
 from qkv.hub import load
-from qkv.hub.model_folder import ModelFolder, locate
-from qkv.nn.interfaces import EncoderDecoder
+from qkv.hub.model_folder import ModelFolder, locate, model_name
+from qkv.nn.interfaces import EncoderDecoder, Model
 from qkv.pipelines.pipeline import ModelSource
 from qkv.registry import lookup, names_keywords, registered
 from qkv.tasks.base.evaluation import Evaluation
@@ -45,10 +45,22 @@ def evaluate(
 ) -> Any:
     """Evaluate a run on a split of its data, by default the first test set, or a model on your own `data`.
 
-    Returns an `Evaluation`, or a list of them for a list of splits: `qkv.evaluate(run).scores["bleu"]`. `limit` counts
-    examples; `num_beams` and `length_penalty` are for tasks that generate text; `columns` are the names of the columns
-    of `data` by role. With `record`, results on whole splits are appended to results.jsonl of the run, for
-    `qkv.compare`.
+        qkv.evaluate("runs/demo", num_beams=4).scores["bleu"]
+
+    Args:
+        model: A run, or with `data` any model: a folder, a name or a network.
+        split: Name of a split such as "valid" or "test", a list of them, or "all-tests"; by default the first test set.
+        data: Your own files, in the format of the model's task.
+        limit: Maximum number of examples.
+        num_beams: Number of beams, for tasks that generate text.
+        length_penalty: Scores are log p / length ** length_penalty, for tasks that generate text.
+        record: Append results on whole splits to results.jsonl of the run, for `qkv.compare`.
+        columns: Names of the columns of `data` by role.
+        strict: Treat empty lines and header rows of `data` as errors.
+        device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+
+    Returns:
+        An `Evaluation`, or a list of them for a list of splits.
     """
     paths = [data] if isinstance(data, str | os.PathLike) else data
     search = GenerationConfig(num_beams=num_beams, length_penalty=length_penalty)
@@ -98,7 +110,7 @@ def open_evaluation(
     device: str = "auto",
 ) -> EvaluationSession:
     """Load a model and the splits, or the files, to evaluate it on; all options are checked before."""
-    name = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
+    name = type(model).__name__ if isinstance(model, nn.Module) else model_name(model)
     folder = None if isinstance(model, nn.Module) else Path(name)
     if files and splits is not None:
         raise InputError("split cannot be combined with data")
@@ -147,6 +159,8 @@ def evaluate_split(
 def task_of_model(model: ModelSource) -> type[Task]:
     """Return the task of a model that is not a training run: by its head, or that of pairs or recordings."""
     if isinstance(model, nn.Module):
+        if not isinstance(model, Model):
+            raise InputError(f"{type(model).__name__} is not a model of qkv: pass a run, a folder, a name or a network")
         network, config = type(model), getattr(model, "config", None)
         speech = getattr(model, "log_mel", None) is not None
     else:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from qkv.config import build
-from qkv.errors import CheckpointError, InputError
+from qkv.errors import CheckpointError, InputError, ModelNotFoundError
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest
 from qkv.hub.families import FAMILIES, ORIGINALS
 from qkv.hub.huggingface import fetch, is_hub_name
@@ -34,7 +34,7 @@ from qkv.hub.weight_map import Family, OriginalRelease
 from qkv.models.vit import ViT
 from qkv.models.whisper import Whisper
 from qkv.nn.interfaces import Model
-from qkv.registry import nearest, registered
+from qkv.registry import names_keywords, nearest, registered
 from qkv.runtime.device import pick_device
 from qkv.runtime.documents import read_object, reading
 from qkv.runtime.download import Progress
@@ -176,6 +176,7 @@ class ModelFolder:
         return choices[name]
 
 
+@names_keywords
 def load(
     folder: str | os.PathLike[str],
     device: str | torch.device = "cpu",
@@ -185,11 +186,21 @@ def load(
 ) -> Any:
     """Load a saved model in eval mode, with `.config` and `.tokenizer` (None if the folder has none).
 
-    `folder` is a saved model, a training run, a Hugging Face directory of a supported family, a released ELMo, a file
-    of llama2.c, the name of a pretrained model (`qkv models`), or "owner/name" on the Hugging Face Hub. Names and
-    shapes are checked against the file headers before memory is allocated. Weights are converted to float32 unless
-    `dtype` is given (torch.bfloat16 or "bfloat16"). The int8 weights of a quantized GPT-2, Llama or Transformer
-    (`qkv convert --dtype int8`) stay in the file, which is mapped into memory, unless `dequantize` is set.
+    Names and shapes are checked against the file headers before memory is allocated.
+
+        model = qkv.load("runs/demo", device="cuda")
+        model = qkv.load("openai-community/gpt2", dtype="bfloat16")
+
+    Args:
+        folder: A saved model, a training run, a Hugging Face directory of a supported family, a released ELMo, a file
+            of llama2.c, the name of a pretrained model (`qkv models`), or "owner/name" on the Hugging Face Hub.
+        device: "cpu", "cuda", "cuda:N", "mps" or "auto".
+        dtype: Type of the weights, such as torch.bfloat16 or "bfloat16"; by default float32.
+        dequantize: Convert the int8 weights of a quantized model (`qkv convert --dtype int8`) to `dtype`; by default
+            they stay in the file, which is mapped into memory.
+
+    Returns:
+        The model, a `torch.nn.Module` of `qkv.models`.
     """
     return load_as(object, folder, device, dtype, dequantize=dequantize)
 
@@ -203,7 +214,7 @@ def load_as(
     dequantize: bool = False,
 ) -> Any:
     """Load a saved model like `load`; raise before reading weights unless it is a subclass of `kind`."""
-    folder, target_device = os.fspath(folder), pick_device(device)
+    folder, target_device = model_name(folder), pick_device(device)
     dtype = floating_point_type(dtype)
     while True:
         checkpoints = checkpoints_in(Path(folder))
@@ -229,6 +240,13 @@ def _describe(kind: type[Any]) -> str:
     return getattr(kind, "kind_description", f"a {kind.__name__}")
 
 
+def model_name(model: object) -> str:
+    """Return the path or the name of a model; raise for an object that is neither."""
+    if not isinstance(model, str | os.PathLike):
+        raise InputError(f"a model is a run, a folder, a name or a network, not {type(model).__name__}")
+    return str(os.fspath(model))
+
+
 def named_folder(folder: str | os.PathLike[str]) -> Path:
     """Return a folder: a path that exists, or the folder of a pretrained model of this name."""
     path = Path(folder)
@@ -240,11 +258,11 @@ def locate(folder: str | os.PathLike[str]) -> Path:
     folder = os.fspath(folder)
     path = named_folder(folder)
     if not os.path.lexists(path) and PRETRAINED_NAME.fullmatch(folder):
-        raise InputError(unknown_model(folder))
+        raise ModelNotFoundError(unknown_model(folder))
     if not is_hub_name(folder):
         return resolve(path)
     if (owner := Path(Path(folder).parts[0])).exists():
-        raise InputError(
+        raise ModelNotFoundError(
             f"{folder}: no such folder; the Hugging Face Hub is not searched because the local folder {owner} exists"
         )
     return fetch(folder)
@@ -265,7 +283,7 @@ def resolve(folder: Path) -> Path:
     if folder.is_file():
         raise InputError(f"{folder}: is a file; expected a folder with {CONFIG} and {WEIGHTS}{pickle_hint(folder)}")
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
+        raise ModelNotFoundError(f"{folder}: no such folder")
     checkpoints = checkpoints_in(folder)
     if not checkpoints:
         raise InputError(

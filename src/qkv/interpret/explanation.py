@@ -25,8 +25,10 @@ from qkv.pipelines.captioner import Captioner, NamedImage
 from qkv.pipelines.classifier import Classifier
 from qkv.pipelines.pipeline import ModelSource, require_text
 from qkv.pipelines.translator import Translator
+from qkv.registry import names_keywords
 from qkv.runtime.device import pick_device
 from qkv.runtime.notebook import Drawable
+from qkv.types import Tensor
 
 SUPPORTED = "a text classifier, a translator or a captioner"
 UNITS = ("word", "sentence")  # of a hierarchical attention network
@@ -68,6 +70,7 @@ class Explanation(Drawable):
         return f"Explanation({self.method}: {self.outputs[0].strip()!r} from {best}, ...{more})"
 
 
+@names_keywords
 def explain(
     model: ModelSource,
     source: str | Path,
@@ -82,11 +85,28 @@ def explain(
 ) -> Explanation:
     """Explain the prediction of a model for a text, or for the path of an image.
 
-    `target` is the label to explain [the predicted one], or a token of the output or its index [all tokens]. `unit` is
-    "word" or "sentence" for a hierarchical attention network. `layers` averages attention over all layers instead of
-    the last one, and `steps` are those of integrated gradients.
+        qkv.explain("runs/polarity-bert-0", "A fine film.", "gradient").top(3)
+
+    Args:
+        model: A text classifier, a translator or a captioner: a run, a folder, a name or a network.
+        source: The input, a text or the path of an image.
+        method: "attention", "rollout", "value_weighted", "gradient", "integrated_gradients", "leave_one_out" or
+            "random".
+        target: Label to explain, by default the predicted one; or a token of the output or its index, by default all.
+        unit: "word" or "sentence", for a hierarchical attention network.
+        layers: Whether "attention" and "value_weighted" take the "last" layer, or the average over "all" layers.
+        steps: Number of steps of integrated gradients.
+        seed: Seed of the method "random".
+        device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+
+    Returns:
+        An `Explanation`, with the score of each unit of the input in `scores`.
     """
     check_methods([method])
+    if isinstance(model, Tensor):
+        raise InputError("explain takes a model and an input: qkv.attention.explain takes the arguments of qkv.attend")
+    if not isinstance(source, str | Path):
+        raise InputError(f"source must be a text, or the path of an image, not {type(source).__name__}")
     prediction = build_explainable(build_pipeline(model, device), source, target, unit)
     return explain_prediction(prediction, method, AttributionOptions(layers, steps, seed))
 

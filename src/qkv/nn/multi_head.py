@@ -19,8 +19,20 @@ BackendName = Literal["auto", "reference", "sdpa", "flex", "triton", "gather"]
 class MultiHeadAttention(nn.Module):
     """MultiHead(x, y) = Concat(head_1 ... head_h) W_O,   head_i = attend(x W_Qi, y W_Ki, y W_Vi).
 
-    From Vaswani et al. (2017). With fewer `kv_heads`, groups of consecutive heads share keys and values: grouped-query
-    attention (Ainslie et al. 2023).
+    From Vaswani et al. (2017).
+
+    Args:
+        dim: Features of the input and of the output, divisible by `heads`.
+        heads: Number of heads.
+        dropout: Probability to drop an attention weight in training.
+        bias: Whether W_Q, W_K and W_V have a bias.
+        out_bias: Whether W_O has a bias.
+        kv_heads: Number of heads of keys and values, by default `heads`; with fewer, groups of consecutive heads share
+            keys and values: grouped-query attention (Ainslie et al. 2023).
+        score: Score function; by default `ScaledDot()`.
+        align: Maps scores to weights; by default `Softmax()`.
+        position: Position term, such as `Rotary`.
+        backend: Implementation of attention; "auto" chooses the fastest one.
     """
 
     def __init__(
@@ -66,9 +78,16 @@ class MultiHeadAttention(nn.Module):
         *,
         position: Position | None = None,
     ) -> tuple[Float[Tensor, "batch query dim"], KeyValue]:
-        """Self-attention over `past` and `x`; also returns the key/value cache extended by `x`.
+        """Self-attention over `past` and `x`.
 
-        `position` replaces the one of the constructor.
+        Args:
+            x: Input, [batch, query, dim].
+            mask: A `Mask`, or a boolean tensor [query, key] or [batch, heads, query, key], true where allowed.
+            past: Keys and values of earlier tokens.
+            position: Replaces the position of the constructor.
+
+        Returns:
+            The output [batch, query, dim], and the key/value cache extended by `x`.
         """
         query, key, value = (self.split_heads(part) for part in self.qkv_proj(x).split(self.qkv_dims, dim=-1))
         if past is None:

@@ -93,9 +93,22 @@ class Captioner(DecoderPipeline):
         sampling: Sampling | None = None,
         batch_size: int | None = None,
     ) -> list[Caption]:
-        """Caption one image or several (paths, or images of PIL), or each entry of a file of features.
+        """Caption one image or several, or each entry of a file of features.
 
-        With `num_return_sequences` > 1 the result for each image is a list of captions, best first.
+            qkv.Captioner("runs/shapes-attend-0")(["scene.png", "other.png"], num_beams=4)
+
+        Args:
+            images: A path or an image of PIL, or several; or a .safetensors file of features.
+            num_beams: Number of beams; 1 is greedy search.
+            num_return_sequences: Number of results for each input, at most `num_beams` unless they are sampled; with
+                more than 1, the result for each input is a list, best first.
+            length_penalty: Scores are log p / length ** length_penalty; greater values favour longer outputs.
+            max_new_tokens: Maximum number of new tokens; by default the maximum length of the model.
+            sampling: Sample instead of searching: `qkv.generation.Sampling(temperature=0.7, top_k=50, seed=1)`.
+            batch_size: Number of images processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `Caption` for each image, with `text`, `score` and `attention`.
         """
         config = GenerationConfig(
             num_beams=num_beams,

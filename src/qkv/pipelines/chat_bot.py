@@ -1,6 +1,5 @@
 """Conversation with a dialogue model, with the attention of each word of a response over the history."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ from qkv.config import require
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, DType, GenerationConfig, Hypothesis, Request, Sampling
 from qkv.hub import load_as
+from qkv.hub.model_folder import model_name
 from qkv.nn.interfaces import EncoderDecoder, Model
 from qkv.pipelines.generator import Generator
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
@@ -50,8 +50,7 @@ class Reply(Answer):
 class ChatBot:
     """A dialogue model that keeps the history of a conversation: `ChatBot("runs/chitchat-gru-0")("Hello!").text`.
 
-    `model` is a run, a folder or a network of the task `dialogue` or `dialogue_lm`. It is given the last
-    `history_turns` turns of the conversation, as far as they have at most `history_tokens` tokens.
+    The model was trained with the task `dialogue` or `dialogue_lm`.
     """
 
     input_types: ClassVar = (str,)  # of one message
@@ -68,12 +67,25 @@ class ChatBot:
         history_tokens: int = HISTORY_TOKENS,
         use_engine: bool = True,
     ) -> None:
+        """Load a model and its tokenizer, and start a conversation.
+
+        Args:
+            model: A training run, a saved model, the name of a model (`qkv models`, or "owner/name" on the Hugging Face
+                Hub), or a network.
+            tokenizer: Replaces the tokenizer saved with the model.
+            device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+            dtype: Type of the weights in decoding: "float32", "bfloat16", "int8", or "auto" for that of the model.
+            history_turns: Maximum number of turns of the conversation that the model is given.
+            history_tokens: Maximum number of tokens of these turns.
+            use_engine: Decode with the engine of `qkv.generation` where it supports the model; without it, a short job
+                on a GPU need not wait for kernels to be compiled.
+        """
         require(history_turns >= 1, f"history_turns must be at least 1, not {history_turns}")
         require(
             history_tokens >= MIN_HISTORY_TOKENS,
             f"history_tokens must be at least {MIN_HISTORY_TOKENS}, not {history_tokens}",
         )
-        self.name = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
+        self.name = type(model).__name__ if isinstance(model, nn.Module) else model_name(model)
         self.history_turns, self.history_tokens = history_turns, history_tokens
         self.history: list[str] = []  # turns of the conversation so far, yours and the model's in alternation
         network: Any = model if isinstance(model, nn.Module) else load_as(Model, self.name, pick_device(device))
@@ -99,7 +111,19 @@ class ChatBot:
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[Reply]:
-        """Respond to a message, or to several in turn, and add them to the history; a temperature of 0 is greedy."""
+        """Respond to a message, or to several in turn, and add them to the history.
+
+        Args:
+            messages: A message, or several.
+            max_new_tokens: Maximum number of tokens of a response.
+            temperature: Softmax temperature; 0 is greedy search.
+            top_k: Sample from the k most likely tokens; by default from all.
+            top_p: Sample from the most likely tokens whose probabilities sum to p; by default from all.
+            seed: Random seed.
+
+        Returns:
+            One `Reply` for each message, with `text`, `score` and `history`.
+        """
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         config = GenerationConfig(max_new_tokens=max_new_tokens, sampling=sampling)
         return [self.send(message, config) for message in messages]

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from qkv.config import require
 from qkv.datasets.batching import BatchSize
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.inputs.text_inputs import IGNORE, AnyExampleEncoder, Example, inference_batch_size, inference_batches
@@ -21,12 +22,15 @@ class Classification(Drawable):
 
     text: str  # or the path of an image
     label: str
-    probabilities: dict[str, float]  # of all labels, most probable first
+    probabilities: dict[str, float]  # of the labels, or of the `top_k` best, most probable first
 
     @classmethod
-    def from_probabilities(cls, text: str, labels: Sequence[str], probabilities: Sequence[float]) -> "Classification":
+    def from_probabilities(
+        cls, text: str, labels: Sequence[str], probabilities: Sequence[float], top_k: int | None = None
+    ) -> "Classification":
+        require(top_k is None or top_k >= 1, f"top_k must be at least 1, not {top_k}")
         ranked = sorted(zip(labels, probabilities, strict=True), key=lambda pair: -pair[1])
-        return cls(text, ranked[0][0], dict(ranked))
+        return cls(text, ranked[0][0], dict(ranked[:top_k]))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({quoted(self.label)}, score {self.score:.4f}, input {quoted(self.text)})"
@@ -47,15 +51,29 @@ class Classifier(TextPipeline):
     heads: ClassVar = ("classifier",)
 
     @one_or_many
-    def __call__(self, texts: Sequence[str], *, batch_size: int | None = None) -> list[Classification]:
-        """Classify one text or several."""
+    def __call__(
+        self, texts: Sequence[str], *, top_k: int | None = None, batch_size: int | None = None
+    ) -> list[Classification]:
+        """Return the label of one text or several, with the probability of each label.
+
+            classifier = qkv.Classifier("runs/polarity-bert-0")
+            classifier(["A fine film.", "A bore."], batch_size=32)[1].probabilities
+
+        Args:
+            texts: A text, or several.
+            top_k: Number of labels in `probabilities`, the most probable ones; by default all.
+            batch_size: Number of texts processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `Classification` for each text, with `label`, `score` and `probabilities`.
+        """
         require_text(texts)
         encoder = self.encoder.fresh_copy()
         examples, truncated = encode_texts(encoder, texts, self.model.config.max_length)
         self.warn_truncated(truncated)
         log_p = encoded_log_probabilities(self.model, encoder, examples, inference_batch_size(batch_size))
         return [
-            Classification.from_probabilities(text, self.model.labels, row)
+            Classification.from_probabilities(text, self.model.labels, row, top_k)
             for text, row in zip(texts, log_p.exp().tolist(), strict=True)
         ]
 

@@ -35,9 +35,12 @@ class Embedder(TextPipeline):
     ) -> Float[Tensor, "*texts dim"]:
         """Embed one text as a vector [dim], or several as a matrix [texts, dim].
 
-        `pooling` reduces the hidden states to one vector: their "mean" (Reimers and Gurevych 2019; special tokens
-        included), the first one ("cls"), or the output of BERT's "pooler". With `normalize` the vectors have unit
-        length, so that dot products are cosine similarities.
+        Args:
+            texts: A text, or several.
+            pooling: How to reduce the hidden states to one vector: their "mean" (Reimers and Gurevych 2019; special
+                tokens included), the first one ("cls"), or the output of BERT's "pooler".
+            normalize: Scale the vectors to unit length, so that dot products are cosine similarities.
+            batch_size: Number of texts processed at a time; by default as many as fit in memory.
         """
         if isinstance(texts, str):
             return self([texts], pooling=pooling, normalize=normalize, batch_size=batch_size)[0]

@@ -51,7 +51,11 @@ class GeneratedText(Drawable):
 
 
 class Generator(DecoderPipeline):
-    """A language model with its tokenizer: `Generator("runs/shakespeare-lstm-0")("To be", max_new_tokens=100).text`."""
+    """A language model with its tokenizer: `Generator("runs/shakespeare-lstm-0")("To be", max_new_tokens=100).text`.
+
+    generator = qkv.Generator("openai-community/gpt2", dtype="bfloat16")
+    generator("To be", temperature=0.8, top_k=50, num_return_sequences=3)
+    """
 
     task_description: ClassVar = "text generation"
     model_class: ClassVar = LanguageModel
@@ -69,8 +73,21 @@ class Generator(DecoderPipeline):
         prompt_lookup: bool = False,
         use_engine: bool = True,
     ) -> None:
-        """Speculative decoding, with the same results: `assistant_model`, a smaller model of the same vocabulary, or
-        `prompt_lookup`, the text so far, guesses tokens that the model checks several at a time.
+        """Load a model and its tokenizer.
+
+        In speculative decoding, an assistant or the text so far guesses tokens that the model checks several at a time,
+        with the same results.
+
+        Args:
+            model: A training run, a saved model, the name of a model (`qkv models`, or "owner/name" on the Hugging Face
+                Hub), or a network.
+            tokenizer: Replaces the tokenizer saved with the model.
+            device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+            dtype: Type of the weights in decoding: "float32", "bfloat16", "int8", or "auto" for that of the model.
+            assistant_model: A smaller model of the same vocabulary that guesses tokens.
+            prompt_lookup: Guess tokens by looking up the last ones in the text so far.
+            use_engine: Decode with the engine of `qkv.generation` where it supports the model; without it, a short job
+                on a GPU need not wait for kernels to be compiled.
         """
         super().__init__(model, tokenizer, device, dtype, use_engine=use_engine)
         require(assistant_model is None or not prompt_lookup, "choose assistant_model or prompt_lookup, not both")
@@ -108,11 +125,23 @@ class Generator(DecoderPipeline):
         num_return_sequences: int = 1,
         batch_size: int | None = None,
     ) -> list[GeneratedText]:
-        """Continue one prompt or several with up to `max_new_tokens` sampled tokens; a temperature of 0 is greedy.
+        """Continue one prompt or several with sampled tokens.
 
-        With `num_return_sequences` > 1 the result for each prompt is a list of samples. They depend on the seed and on
-        the index of the prompt and of the sample. `batch_size` prompts are decoded at a time, by default as many as fit
-        in memory, with weights of the `dtype` that the pipeline was made with, such as "int8".
+        Samples depend on the seed and on the index of the prompt and of the sample.
+
+        Args:
+            prompts: A text to continue, or several.
+            max_new_tokens: Maximum number of new tokens.
+            temperature: Softmax temperature; 0 is greedy search.
+            top_k: Sample from the k most likely tokens; by default from all.
+            top_p: Sample from the most likely tokens whose probabilities sum to p; by default from all.
+            seed: Random seed.
+            num_return_sequences: Number of samples for each prompt; with more than 1, the result for each prompt is a
+                list.
+            batch_size: Number of prompts processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `GeneratedText` for each prompt, with `text`, `continuation` and `score`.
         """
         config = GenerationConfig(
             max_new_tokens=max_new_tokens,

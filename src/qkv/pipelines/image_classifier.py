@@ -34,6 +34,13 @@ class ImageClassifier(Pipeline):
 
     @names_keywords
     def __init__(self, model: ModelSource, *, device: str | torch.device = "auto") -> None:
+        """Load a model.
+
+        Args:
+            model: A training run, a saved model, the name of a model (`qkv models`, or "owner/name" on the Hugging Face
+                Hub), or a network.
+            device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+        """
         super().__init__(model, device=device)
         if self.model.config.classes is None:
             raise InputError(f"{self.name}: has no classification head")
@@ -41,8 +48,19 @@ class ImageClassifier(Pipeline):
 
     @one_or_many
     @torch.inference_mode()
-    def __call__(self, images: Sequence[ImageSource], *, batch_size: int | None = None) -> list[Classification]:
-        """Classify one image or several: paths, or images of PIL."""
+    def __call__(
+        self, images: Sequence[ImageSource], *, top_k: int | None = None, batch_size: int | None = None
+    ) -> list[Classification]:
+        """Return the label of one image or several, with the probability of each label.
+
+        Args:
+            images: A path or an image of PIL, or several.
+            top_k: Number of labels in `probabilities`, the most probable ones; by default all.
+            batch_size: Number of images processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `Classification` for each image, with `label`, `score` and `probabilities`.
+        """
         config, answers = self.model.config, []
         for rows in batch_by_length([1] * len(images), inference_batch_size(batch_size, BATCH_SIZE)):
             chunk = [images[row] for row in rows]
@@ -50,7 +68,7 @@ class ImageClassifier(Pipeline):
             logits = self.model(self.scale(torch.from_numpy(np.stack(pixels))).to(self.model.device))
             probabilities = logits.float().softmax(dim=-1).tolist()
             answers += [
-                Classification.from_probabilities(image_name(image), self.model.labels, row)
+                Classification.from_probabilities(image_name(image), self.model.labels, row, top_k)
                 for image, row in zip(chunk, probabilities, strict=True)
             ]
         return answers

@@ -82,7 +82,18 @@ class MaskFiller(TextPipeline):
     @one_or_many
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str], *, top_k: int = 5, batch_size: int | None = None) -> list[FilledText]:
-        """Return the `top_k` most probable tokens for each mask of one text or several."""
+        """Return the most probable tokens for each mask of one text or several.
+
+            qkv.MaskFiller("folders/bert-base-uncased")("The [MASK] sat on the mat.", top_k=3).guesses
+
+        Args:
+            texts: A text with masks, or several.
+            top_k: Number of tokens for each mask.
+            batch_size: Number of texts processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `FilledText` for each text, with `filled` and `guesses`.
+        """
         require(top_k >= 1, f"top_k must be at least 1, not {top_k}")
         require_text(texts)
         examples = [self._example(number, text) for number, text in enumerate(texts, start=1)]

@@ -77,8 +77,17 @@ class Parser(Translator):
     ) -> list[Parse]:
         """Parse one sentence or several, by greedy search or beam search.
 
-        With `num_return_sequences` > 1 the result for each sentence is a list of parses, best first. The attention of a
-        parse is computed on first access; with `attention`, it is computed at once for all parses of a batch.
+        Args:
+            sentences: A sentence or several; a sentence may be a tuple of its words.
+            num_beams: Number of beams; 1 is greedy search.
+            num_return_sequences: Number of results for each input, at most `num_beams` unless they are sampled; with
+                more than 1, the result for each input is a list, best first.
+            length_penalty: Scores are log p / length ** length_penalty; greater values favour longer outputs.
+            attention: Compute the attention of all parses of a batch at once, not of each parse on first access.
+            batch_size: Number of sentences processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `Parse` for each sentence, with `tree` and `score`.
         """
         config = GenerationConfig(
             num_beams=num_beams, num_return_sequences=num_return_sequences, length_penalty=length_penalty

@@ -1,12 +1,13 @@
 """Base classes of the pipelines: a model with its tokenizer, raw input in, answer out."""
 
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 import torch
 from torch import nn
@@ -14,12 +15,13 @@ from torch import nn
 from qkv.errors import InputError, TruncationWarning, Unsupported
 from qkv.generation import DType, Engine, EngineCache, PackedWeights
 from qkv.hub import load_as
+from qkv.hub.model_folder import model_name
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.quantized import is_quantized
 from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, build_example_encoder
 from qkv.registry import check_keywords, keyword_names, names_keywords
 from qkv.runtime.device import pick_device
-from qkv.runtime.notebook import quoted
+from qkv.runtime.notebook import Results, quoted
 from qkv.tokenizers import Tokenizer
 
 ModelSource = str | os.PathLike[str] | nn.Module  # a run, a folder or the name of a model, or a network
@@ -30,11 +32,7 @@ Options = ParamSpec("Options")
 
 
 class Pipeline:
-    """A model with its tokenizer: call it with one input for one answer, or with a list for a list of answers.
-
-    `model` is a training run, a saved model, the name of a model on the Hugging Face Hub, or a network. The tokenizer
-    is the one saved with the model, unless another is passed.
-    """
+    """A model with its tokenizer: call it with one input for one answer, or with a list for a list of answers."""
 
     task_description: ClassVar[str]
     model_class: ClassVar[type[Any]]  # base class of the models that the pipeline can run
@@ -45,8 +43,16 @@ class Pipeline:
     def __init__(
         self, model: ModelSource, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
     ) -> None:
+        """Load a model and its tokenizer.
+
+        Args:
+            model: A training run, a saved model, the name of a model (`qkv models`, or "owner/name" on the Hugging Face
+                Hub), or a network.
+            tokenizer: Replaces the tokenizer saved with the model.
+            device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+        """
         if not isinstance(model, nn.Module):
-            self.name = os.fspath(model)
+            self.name = model_name(model)
             network = load_as(self.model_class, self.name, pick_device(device))
         else:
             self.name = type(model).__name__
@@ -74,9 +80,7 @@ class Pipeline:
 class DecoderPipeline(Pipeline):
     """A model that generates text.
 
-    It is decoded by the engine of `qkv.generation` where that supports the model, else by the simple searches. `dtype`
-    is the type of the weights in decoding: "float32", "bfloat16", "int8", or "auto" for that of the model. Without
-    `use_engine`, a short job on a GPU need not wait for the engine's kernels to be compiled.
+    It is decoded by the engine of `qkv.generation` where that supports the model, else by the simple searches.
     """
 
     @names_keywords
@@ -89,6 +93,17 @@ class DecoderPipeline(Pipeline):
         *,
         use_engine: bool = True,
     ) -> None:
+        """Load a model and its tokenizer.
+
+        Args:
+            model: A training run, a saved model, the name of a model (`qkv models`, or "owner/name" on the Hugging Face
+                Hub), or a network.
+            tokenizer: Replaces the tokenizer saved with the model.
+            device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+            dtype: Type of the weights in decoding: "float32", "bfloat16", "int8", or "auto" for that of the model.
+            use_engine: Decode with the engine of `qkv.generation` where it supports the model; without it, a short job
+                on a GPU need not wait for kernels to be compiled.
+        """
         super().__init__(model, tokenizer, device)
         self._engine = EngineCache(self.model, dtype, enabled=use_engine)
         self._packed: PackedWeights | None = None
@@ -199,7 +214,8 @@ def one_or_many(
 ) -> OneOrManyMethod[Input, Options, Output]:
     """Decorate a method from a list of inputs to a list of outputs so that it also takes one input.
 
-    Several inputs are a list or another iterable. The first parameter is named as in the method.
+    Several inputs are a list or another iterable, and the answers are `Results`. The first parameter is named as in the
+    method.
     """
     first = keyword_names(method)[0]
 
@@ -213,10 +229,26 @@ def one_or_many(
         inputs, *others = args
         if isinstance(inputs, self.input_types):
             one: Any = [inputs]
-            return method(self, one, *others, **options)[0]
-        return method(self, input_list(inputs, self.input_types, first), *others, **options)
+            return _drawable(method(self, one, *others, **options)[0])
+        return _drawable(
+            [*map(_drawable, method(self, input_list(inputs, self.input_types, first), *others, **options))]
+        )
 
+    call.__signature__ = _of_one_or_many(inspect.signature(method), first)  # type: ignore[attr-defined]
     return cast(Any, call)
+
+
+def _drawable(result: Any) -> Any:
+    """Return a list as `Results`, such as several answers to one input."""
+    return Results(result) if isinstance(result, list) else result
+
+
+def _of_one_or_many(signature: inspect.Signature, first: str) -> inspect.Signature:
+    """Return the signature of a method from a list to a list as that of one that also takes one input."""
+    parameters = dict(signature.parameters)
+    one, answer = get_args(parameters[first].annotation)[0], get_args(signature.return_annotation)[0]
+    parameters[first] = parameters[first].replace(annotation=one | parameters[first].annotation)
+    return signature.replace(parameters=[*parameters.values()], return_annotation=answer | signature.return_annotation)
 
 
 def input_list(inputs: Any, types: tuple[type, ...], name: str) -> list[Any]:

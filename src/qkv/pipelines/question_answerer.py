@@ -84,8 +84,19 @@ class QuestionAnswerer(TextPipeline):
     ) -> list[ExtractedAnswer]:
         """Answer one question about a context, or several about one context or a context each.
 
-        Each answer has the `top_k` best spans of at most `max_answer_tokens` tokens. The windows of a long context
-        start `stride` tokens apart, by default half of a window; `batch_size` counts windows.
+            answerer = qkv.QuestionAnswerer("folders/bert-squad")
+            answerer(["Who sat?", "Where?"], "The cat sat on the mat.", top_k=3)[0].candidates
+
+        Args:
+            questions: A question, or several.
+            context: The text with the answers, or a text for each question.
+            top_k: Number of candidate answers for each question.
+            max_answer_tokens: Maximum number of tokens of an answer.
+            stride: Tokens between the starts of the windows of a long context; by default half of a window.
+            batch_size: Number of windows processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `ExtractedAnswer` for each question, with `text`, `score` and `candidates`.
         """
         require(top_k >= 1, f"top_k must be at least 1, not {top_k}")
         require(max_answer_tokens >= 1, f"max_answer_tokens must be at least 1, not {max_answer_tokens}")

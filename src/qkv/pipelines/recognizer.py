@@ -102,7 +102,20 @@ class Recognizer(DecoderPipeline):
         max_new_tokens: int | None = None,
         batch_size: int | None = None,
     ) -> list[Transcript]:
-        """Transcribe one recording or several; `max_new_tokens` is the limit of a window."""
+        """Transcribe one recording or several.
+
+            qkv.Recognizer("runs/digits-las-0")("call.wav", num_beams=4).segments
+
+        Args:
+            recordings: A WAV file or a dict of `array` and `sampling_rate`, or several.
+            num_beams: Number of beams; 1 is greedy search.
+            length_penalty: Scores are log p / length ** length_penalty; greater values favour longer outputs.
+            max_new_tokens: Maximum number of new tokens of a window; by default 25 per second.
+            batch_size: Number of windows processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `Transcript` for each recording, with `text`, `score` and `segments`.
+        """
         config = GenerationConfig(num_beams=num_beams, length_penalty=length_penalty, max_new_tokens=max_new_tokens)
         sounds = [open_sound(recording) for recording in recordings]
         windows = [list(self._windows(sound)) for sound in sounds]

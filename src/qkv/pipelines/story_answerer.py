@@ -113,7 +113,13 @@ class StoryAnswerer(Pipeline):
     def __call__(self, questions: Sequence[str], story: str | Sequence[str]) -> list[StoryAnswer]:
         """Answer one question about a story, or several about one story or a story each.
 
-        A story is a text, split into sentences at full stops and line breaks; the latest `max_memories` are kept.
+        Args:
+            questions: A question, or several.
+            story: A text, or a text for each question. It is split into sentences at full stops and line breaks, of
+                which the latest `max_memories` of the model's config are kept.
+
+        Returns:
+            One `StoryAnswer` for each question, with `text`, `probabilities` and `attention`.
         """
         stories = [story] * len(questions) if isinstance(story, str) else story
         require(

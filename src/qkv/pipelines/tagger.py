@@ -77,7 +77,17 @@ class Tagger(TextPipeline):
     def __call__(
         self, texts: Sequence[str | tuple[str, ...] | Tagged], *, batch_size: int | None = None
     ) -> list[TaggedText]:
-        """Tag the words of one text or several."""
+        """Tag the words of one text or several.
+
+            qkv.Tagger("runs/ewt-bert-0")("She reads.").tags  # ("PRON", "VERB", "PUNCT")
+
+        Args:
+            texts: A text or several; a text may be a tuple of its words.
+            batch_size: Number of texts processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `TaggedText` for each text, with `words`, `tags` and `entities`.
+        """
         inputs = [split_sentence(text) for text in texts]
         require_text([text for text, _, _ in inputs])
         sentences = [sentence for _, _, sentence in inputs]

@@ -61,6 +61,9 @@ class Translator(DecoderPipeline):
     Models with dependency trees take sentences with heads (`Tagged`), whose tags are ignored; for
     other models, such a sentence is its words joined by spaces. Models with several target languages need the
     `target`, such as "de", or the token of the language at the beginning of each text: "<2de> A dog."
+
+        translator = qkv.Translator("tatoeba-en-de", device="cpu", dtype="int8")
+        translator(["A dog.", "Good morning."], num_beams=4)
     """
 
     task_description: ClassVar = "translation"
@@ -95,13 +98,26 @@ class Translator(DecoderPipeline):
         attention: bool = False,
         batch_size: int | None = None,
     ) -> list[Answer]:
-        """Translate one text or several, by greedy search, beam search or sampling (see `GenerationConfig`).
+        """Translate one text or several, by greedy search, beam search or sampling.
 
-        With `num_return_sequences` > 1 the result for each text is a list of answers, best first. `max_new_tokens` is
-        by default twice the length of the source plus 50, up to the model's maximum, and `prefix` is the beginning of
-        every translation. The attention of an answer is computed on first access; with `attention`, it is computed at
-        once for all answers of a batch. `batch_size` texts are decoded at a time, by default as many as fit in memory,
-        with weights of the `dtype` that the pipeline was made with, such as "int8".
+        Args:
+            texts: A text or several; for models with dependency trees, sentences with heads (`Tagged`).
+            target: Target language, such as "de", for models with several.
+            num_beams: Number of beams; 1 is greedy search.
+            num_return_sequences: Number of results for each input, at most `num_beams` unless they are sampled; with
+                more than 1, the result for each input is a list, best first.
+            length_penalty: Scores are log p / length ** length_penalty; greater values favour longer outputs.
+            max_new_tokens: Maximum number of new tokens; by default twice the length of the source plus 50.
+            min_new_tokens: Minimum number of new tokens.
+            prefix: The beginning of every translation.
+            coverage_penalty: Weight of the penalty for source tokens that were not attended to (beam search only).
+            exact: Continue beam search until no unfinished hypothesis can beat the finished ones.
+            sampling: Sample instead of searching: `qkv.generation.Sampling(temperature=0.7, top_k=50, seed=1)`.
+            attention: Compute the attention of all answers of a batch at once, not of each answer on first access.
+            batch_size: Number of texts processed at a time; by default as many as fit in memory.
+
+        Returns:
+            One `Answer` for each text, with `text`, `score` and `attention`.
         """
         config = GenerationConfig(
             num_beams=num_beams,

@@ -4,10 +4,14 @@ The drawing is in `qkv.visualize.notebook`, which is imported when a notebook as
 """
 
 from importlib import import_module
+from typing import TypeVar
 
 from qkv.runtime.text import escape_controls, shorten_middle
 
 LONGEST_QUOTE = 60  # characters of a text in a repr
+MAX_SHOWN = 3  # results in the repr of a list
+
+T = TypeVar("T")
 
 
 class Drawable:
@@ -16,6 +20,14 @@ class Drawable:
     def _repr_html_(self) -> str:
         html: str = import_module("qkv.visualize.notebook").to_html(self)
         return html
+
+
+class Results(list[T], Drawable):
+    """The results of several inputs, a list with a short repr."""
+
+    def __repr__(self) -> str:
+        more = len(self) - MAX_SHOWN
+        return f"[{', '.join([*map(repr, self[:MAX_SHOWN]), *([f'... and {more} more'] if more > 0 else [])])}]"
 
 
 def quoted(text: str) -> str:

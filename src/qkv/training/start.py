@@ -13,7 +13,7 @@ from rich.console import Console
 from qkv.datasets.hugging_face import export_dataset, export_rows, has_rows, is_dataset
 from qkv.datasets.user_files import user_dataset
 from qkv.errors import InputError
-from qkv.registry import keyword_names, nearest, registered
+from qkv.registry import keyword_names, registered, unexpected_keyword
 from qkv.runtime.files import RUNS
 from qkv.runtime.text import printable_repr
 from qkv.training import job
@@ -43,13 +43,31 @@ def train(
     quiet: bool = False,
     **overrides: Any,
 ) -> Run:
-    """Train a recipe and return the run: `qkv.train("pairs-gru", data="pairs.tsv", epochs=3, hidden_dim=128)`.
+    """Train a recipe and return the run.
 
-    `recipe` is the name of a built-in recipe or the path of a .toml file. `data` are your files (`columns` names their
-    columns by role), a DataFrame, a list of dicts, a dataset of the library `datasets`, the name of a dataset of qkv,
-    or a dict of the keys of the recipe's table `data`. Other keywords override keys of the recipe: a key of one of its
-    tables (`lr=1e-3`), a table (`model={"cell": "lstm"}`), `seed` or `init`. The folder is `output`, or runs/RECIPE-N.
-    `resume` continues a run; `qkv.train(resume=run, epochs=20)` trains it longer. With `quiet`, nothing is printed.
+        run = qkv.train("pairs-gru", data="pairs.tsv", epochs=3, hidden_dim=128)
+        run = qkv.train(resume=run, epochs=20)
+
+    Args:
+        recipe: Name of a built-in recipe (see `qkv recipes`), or path of a .toml file.
+        data: Your files, a DataFrame, a list of dicts, a dataset of the library `datasets`, the name of a dataset of
+            qkv, or a dict of the keys of the recipe's table `data`; by default the data of the recipe.
+        valid: Validation set, files or rows like `data`; by default a part of `data`.
+        test: Test set, files or rows like `data`.
+        columns: Names of the columns of your data by role, such as {"source": "en", "target": "de"}.
+        output: Folder of the run; by default runs/RECIPE-N.
+        overwrite: Delete another run in the folder.
+        resume: A run, or its folder, to continue; overrides such as `epochs` train it longer.
+        device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+        force: Train even if the memory estimate exceeds the available memory.
+        log: Loggers: "tensorboard", "jsonl", "mlflow", "wandb".
+        samples: Number of sample outputs to print at each validation.
+        quiet: Print nothing.
+        **overrides: Keys of the recipe: a key of one of its tables (`lr=1e-3`), a table (`model={"cell": "lstm"}`),
+            `seed`, or `init` (the model to start from).
+
+    Returns:
+        The run, which `qkv.evaluate`, `qkv.view`, `qkv.load` and the pipelines take.
     """
 
     def watching() -> dict[str, Any]:
@@ -64,6 +82,8 @@ def train(
             return _finished(job.resume(Path(resume), device, changes, force=force, **watching()))
     if recipe is None:
         raise InputError("missing recipe: pass the name of a recipe (see qkv recipes) or the path of a .toml file")
+    if not isinstance(recipe, str | os.PathLike):
+        raise InputError(f"recipe must be a name or the path of a .toml file, not {type(recipe).__name__}")
     name = os.fspath(recipe)
     tables, files = _data_source(data)
     changes = [
@@ -145,7 +165,7 @@ def data_overrides(
 def recipe_assignments(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str]:
     """Return `a.b=value` assignments for keywords: tables, dotted keys, and keys of one of the tables of a recipe.
 
-    An unknown keyword raises InputError with the nearest one.
+    An unknown keyword raises KeywordError with the nearest one.
     """
     sections = (*SECTIONS, "train")
     owners: dict[str, list[str]] = {}
@@ -161,7 +181,7 @@ def recipe_assignments(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str
             nested[key] = value
         elif key not in owners:
             known = {*owners, *top, *keyword_names(train)}
-            raise InputError(f"unknown option {key!r}{nearest(key, known)}")
+            raise unexpected_keyword(key, known)
         elif len(owners[key]) > 1:
             first = owners[key][0]
             tables = " or ".join(owners[key])

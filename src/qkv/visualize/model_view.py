@@ -13,7 +13,8 @@ from torch import nn
 from qkv.datasets.dataset import Dataset
 from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
-from qkv.hub.model_folder import ModelFolder, locate
+from qkv.hub.model_folder import ModelFolder, locate, model_name
+from qkv.nn.interfaces import Model
 from qkv.pipelines.pipeline import ModelSource
 from qkv.registry import names_keywords
 from qkv.runtime.notebook import quoted
@@ -75,11 +76,27 @@ def view(
     png: str | os.PathLike[str] | None = None,
     device: str = "auto",
 ) -> ModelView:
-    """Show what a model attends to: `qkv.view("runs/demo", "5 March 2026")` in a notebook, or `.save("page.html")`.
+    """Show what a model attends to, in a notebook or as an interactive page.
 
-    `inputs` are texts, paths of images or WAV files, or numbers of test examples, as in `qkv view`; without any, a run
-    shows `count` examples of its test set. A language model first continues each text by `max_new_tokens` tokens.
-    With `compare`, the page shows another model next to it on the same inputs. `page` and `png` write files at once.
+        qkv.view("runs/demo", "5 March 2026").save("page.html")
+
+    Args:
+        model: A run, a saved model, the name of a model, or a network of `qkv.models`.
+        inputs: One or several texts, paths of images or WAV files, or numbers of test examples, as in `qkv view`; by
+            default, examples of the test set of a run.
+        layer: Name of the layer to plot, such as "decoder.1.cross"; by default the last cross-attention layer, else the
+            first layer.
+        head: Number of the head to plot, from 0; by default the average over heads.
+        count: Number of test examples, if there are no `inputs`.
+        num_beams: Number of beams, for models that generate text.
+        max_new_tokens: Number of tokens by which a language model first continues each text.
+        compare: Another model to show next to it on the same inputs.
+        page: Path of an HTML page to write at once.
+        png: Path of a figure of the first answer to write at once.
+        device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+
+    Returns:
+        A `ModelView`, which a notebook shows; `.save(path)` writes the page.
     """
     sources = [inputs] if isinstance(inputs, str | os.PathLike | Tagged) else list(inputs or ())
     texts = [os.fspath(source) if isinstance(source, os.PathLike) else source for source in sources]
@@ -134,8 +151,13 @@ def _find(model: ModelSource, device: str) -> _FoundView:
     """Return the view of a model."""
     if isinstance(model, nn.Module):
         name = type(model).__name__
+        if not isinstance(model, Model):
+            raise InputError(
+                f"{name} is not a model of qkv: pass a run, a folder, the name of a model of the Hugging Face Hub, or "
+                "a network of qkv.models; qkv.watch records the attention weights of other networks"
+            )
         return _FoundView(name, name, find_view(_LoadedModel(model))(model, device, lambda: _no_data(name)))
-    name, folder = os.fspath(model), ModelFolder(locate(model))
+    name, folder = model_name(model), ModelFolder(locate(model_name(model)))
     view_class = find_view(folder)
     view = view_class(Path(name), device, lambda: _test_data(name, view_class.inputs))
     return _FoundView(name, f"{name} is a {folder.network.__name__}", view)

@@ -13,6 +13,7 @@ from qkv.attention.backends.triton import Triton
 from qkv.attention.mask import Causal
 from qkv.attention.spec import AttentionRequest, Backend
 from qkv.errors import InputError, Unsupported
+from qkv.runtime.notebook import Drawable
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Sdpa(), Flex(), Triton(), Gather(), REFERENCE)}
 
@@ -59,7 +60,7 @@ def _suits_flex(request: AttentionRequest) -> bool:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Drawable):
     """The backend that would run, and why each of the others would not."""
 
     backend: str | None  # None if the requested backend does not support the call

@@ -1,6 +1,6 @@
 """HTML of results in notebooks: fragments without scripts, in the colours of the notebook's theme."""
 
-from qkv.visualize.notebook import answers, evaluations, labels, weights
+from qkv.visualize.notebook import answers, evaluations, labels, lists, weights
 from qkv.visualize.notebook.html import to_html
 
-__all__ = ["answers", "evaluations", "labels", "to_html", "weights"]
+__all__ = ["answers", "evaluations", "labels", "lists", "to_html", "weights"]

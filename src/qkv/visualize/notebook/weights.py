@@ -6,11 +6,22 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from qkv.attention.backends import Explanation
 from qkv.attention.spec import AttentionOutput
 from qkv.attention.watch import AttentionRecord, AttentionRecording
 from qkv.errors import QkvError
 from qkv.pipelines.output import AttentionMap
-from qkv.visualize.notebook.html import fragment, heat_map, paragraph, text, tiles, to_html, weight_image
+from qkv.visualize.notebook.html import (
+    fragment,
+    heat_map,
+    paragraph,
+    strong,
+    table,
+    text,
+    tiles,
+    to_html,
+    weight_image,
+)
 from qkv.visualize.selection import pick_head
 
 MAX_CELLS = 2500  # larger maps are shown as an image, whose rows and columns have no labels
@@ -64,6 +75,12 @@ def _(result: AttentionOutput) -> str:
         return fragment(heading)
     return fragment(heading, paragraph(f"weights of the first example, by head; {SCALE}", quiet=True),
                     tiles(_by_head(_first(result.weights), None)))  # fmt: skip
+
+
+@to_html.register
+def _(result: Explanation) -> str:
+    chosen, *_ = str(result).splitlines()
+    return fragment(paragraph(strong(chosen)), table(["not on", "because"], result.reasons.items(), (0, 1)))
 
 
 def _caption(name: str, record: AttentionRecord) -> str:

@@ -169,7 +169,7 @@ def test_one_colour_scale_for_both_sides_is_stated(driver: WebDriver, tmp_path: 
     page = Page(driver, save_page(answers, tmp_path / "page.html", model=[OLD, NEW]))
     assert "heads of both sides" in page.one(".scale").text
     assert page.run("return [...document.querySelectorAll('.ticks')].map(t => t.lastChild.textContent)") == ["1.00"]
-    page.choose("Colour scale", "each head to its maximum")
+    page.choose("Color scale", "one for each head")
     ends = page.run("return [...document.querySelectorAll('.ticks')].map(t => t.lastChild.textContent)")
     assert ends == ["0.50", "1.00"]
 

@@ -95,8 +95,8 @@ def test_all_heads_share_one_colour_scale_unless_each_has_its_own(driver: WebDri
     """
     peaked, even = page.run(script)
     assert peaked < even - 200
-    assert "one scale for all layers and heads" in page.one(".legend").text
-    page.choose("Colour scale", "each head to its maximum")
+    assert "one for all layers and heads" in page.one(".legend").text
+    page.choose("Color scale", "one for each head")
     peaked, even = page.run(script)
     assert peaked == even
     assert "largest weight of each head" in page.one(".legend").text

@@ -1,7 +1,7 @@
 // The application: header, examples, tabs of views, controls, export and footer.
 
 import { scoreText } from "./candidates.js";
-import { current, exampleOf, isDark, onSystemTheme, themeColours } from "./context.js";
+import { current, exampleOf, isDark, onSystemTheme, SCALES, themeColours } from "./context.js";
 import { button, byId, element, listbox, mark, option, select } from "./dom.js";
 import { download, toCanvas, toSvg } from "./export.js";
 import { headName } from "./heads.js";
@@ -13,6 +13,7 @@ import { VIEWS } from "./views/index.js";
 
 const payload = JSON.parse(byId("data").textContent), state = createState();
 byId("data").textContent = ""; // frees the memory of the text
+const withSpecial = new Proxy(state, { get: (all, key) => key === "special" ? "shown" : all[key] }); // no such control
 let shown = null; // the rendered view: { view, handle, example }
 
 const CONTROLS = {
@@ -28,17 +29,24 @@ const CONTROLS = {
     const heads = [["average", "average"], ...[...Array(map.heads).keys()].map(each => [each, `head ${each}`])];
     return select("Head", heads, head, value => state.set({ head: value === "average" ? value : Number(value) }));
   },
-  special: () => exampleOf(payload, state).special.length === 0 ? null
+  special: () => !hasSpecial() ? null
     : select("Special tokens",
       [["shown", "shown"], ["hidden", "hidden"], ["renormalized", "hidden, rows rescaled to 1"]], state.special,
       special => state.set({ special })),
   scale: () =>
-    select("Colour scale", [["shared", "one for all heads"], ["own", "each head to its maximum"]], state.scale,
+    select("Color scale", Object.entries(SCALES), state.scale,
       scale => state.set({ scale })),
   curve: () =>
-    select("Colours", [["", "automatic"], ["linear", "linear"], ["root", "square root"]], state.curve,
+    select("Color curve", [["", "automatic"], ["linear", "linear"], ["root", "square root"]], state.curve,
       curve => state.set({ curve })),
 };
+
+/** Whether the selected layer has special tokens; of all heads, whether any layer has. */
+function hasSpecial() {
+  const { example, map } = current(payload, state), all = shown?.view.name === "model" ? example.maps : [map];
+  const tokens = all.filter(Boolean).flatMap(each => [example.texts[each.rows], example.texts[each.columns]]);
+  return example.special.some(token => tokens.some(each => each.includes(token)));
+}
 
 function showHeader() {
   byId("title").textContent = payload.title;
@@ -105,7 +113,7 @@ function show() {
   if (!view) return;
   showControls(view);
   byId("view").setAttribute("aria-label", view.label);
-  shown.handle = view.render(byId("view"), payload, state);
+  shown.handle = view.render(byId("view"), payload, view.controls?.includes("special") ? state : withSpecial);
   byId("exports").hidden = !shown.handle?.figure;
 }
 
@@ -140,7 +148,7 @@ function update(changed) {
 function showTheme() {
   document.documentElement.dataset.theme = state.theme;
   byId("theme").textContent = isDark(state) ? "Light" : "Dark";
-  byId("theme").ariaLabel = isDark(state) ? "Use light colours" : "Use dark colours";
+  byId("theme").ariaLabel = isDark(state) ? "Use light colors" : "Use dark colors";
 }
 
 /** File name of an export: the model, the view and the example. */

@@ -61,7 +61,7 @@ export function legend(scale, note) {
   const ticks = element("span", "", { className: "ticks" });
   for (const at of [0, 0.25, 0.5, 0.75, 1]) ticks.append(element("span", tick(valueAt(from + (1 - from) * at))));
   const bar = element("span", "", { className: "bar" }, gradient, ticks);
-  const curve = scale.curve === "root" ? `colour by the square root of the ${scale.name.toLowerCase()}` : "";
+  const curve = scale.curve === "root" ? `color by the square root of the ${scale.name.toLowerCase()}` : "";
   return element("div", "", { className: "legend" }, element("span", scale.name), bar,
     element("span", [note, curve].filter(Boolean).join("; "), { className: "note" }));
 }

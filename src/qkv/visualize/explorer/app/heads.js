@@ -6,7 +6,7 @@ import { paint, thumbnail } from "./weights.js";
 
 /** A canvas with the thumbnail of a head; `small` replaces the weights, such as those over an image. */
 export function thumbnailCanvas(payload, state, map, head, small = null) {
-  const { example } = current(payload, state), values = small ?? thumbnail(example, map, head);
+  const { example } = current(payload, state), values = small ?? thumbnail(example, map, head, state.special);
   const shape = Math.min(1, Math.max(0.25, values.height / values.width));
   const canvas = element("canvas", "", { width: 144, height: Math.round(144 * shape) }),
     context = canvas.getContext("2d");
@@ -36,7 +36,7 @@ export function headStrip(container, payload, state, smallOf = () => null) {
     strip.hidden = map.heads === 1;
     if (strip.hidden) return;
     const heads = ["average", ...Array(map.heads).keys()], smalls = heads.map(each => smallOf(map, each));
-    const key = [state.example, example.source, map.layer, scaleFor(payload, state, map, "average").key, state.scale,
+    const key = [state.example, example.source, map.layer, scaleFor(payload, state, map, "average").key, state.scale, state.special,
       smalls.some(Boolean) ? state.pointed?.row ?? state.row : ""].join();
     if (key !== drawn) {
       const focused = group.contains(document.activeElement) ? document.activeElement.dataset.index : null;

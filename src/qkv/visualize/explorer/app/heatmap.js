@@ -40,7 +40,7 @@ export function heatMap(container, { label, point, pinned }) {
   });
 
   return {
-    view, canvas, tip, redraw, plane: () => map.plane,
+    view, canvas, tip, redraw, plane: () => map.plane, scale: () => map.scale,
     show(plane, scale) {
       if (map.plane !== plane) Object.assign(map, { names: null, fresh: true });
       if (map.plane !== plane || map.scale?.key !== scale.key) map.tiles.clear();

@@ -33,7 +33,7 @@ export const scoreScale = (peak, curve) => colourScale(RAMP, peak, curve);
 
 /** What the scale covers, for its legend. */
 export const imageNote = state =>
-  [scaleNote(state, true), `the image is in grey, under at most ${100 * STRONGEST} % colour`].filter(Boolean)
+  [scaleNote(state, true), `the image is in gray, under at most ${100 * STRONGEST} % color`].filter(Boolean)
     .join("; ");
 
 /** Colour each cell of an image by its weight, `weightOf(cell)`. */

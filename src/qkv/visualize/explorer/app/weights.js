@@ -152,9 +152,14 @@ export function whole(plane, detail = 0) {
   return { height, width, values: plane.read(detail, { top: 0, left: 0, height, width }) };
 }
 
+const THUMBNAIL = 96; // rows and columns up to which a thumbnail has all weights
+
 /** A small picture of a head: { height, width, values } in steps, the overview of the payload or the weights. */
-export function thumbnail(example, map, head) {
-  if (!map.overview) return whole(planeOf(example, map, head));
+export function thumbnail(example, map, head, special = "shown") {
+  if (!map.overview || special !== "shown") {
+    const plane = planeOf(example, map, head, special);
+    return whole(plane, Math.max(0, Math.ceil(Math.log2(Math.max(plane.height, plane.width) / THUMBNAIL))));
+  }
   const { height, width, values } = map.overview, all = decodedOverview(map, values);
   const index = head === "average" ? map.heads : head, size = height * width;
   return { height, width, values: all.subarray(index * size, (index + 1) * size) };
@@ -176,13 +181,30 @@ export function paint({ height, width, values }, scale) {
   return canvas;
 }
 
+const rescaled = new WeakMap(); // the largest weights of rescaled rows, by map
+
+/** The largest weight of each head of a map, the average last; with special tokens hidden and rows rescaled to 1. */
+function rescaledPeaks(example, map) {
+  if (!rescaled.has(map))
+    rescaled.set(map, [...Array(map.heads).keys(), "average"].map(head => {
+      const { values } = whole(planeOf(example, map, head, "renormalized"));
+      return values.reduce((most, value) => Math.max(most, value), 0) / STEPS;
+    }));
+  return rescaled.get(map);
+}
+
+const peaks = (example, map, special) =>
+  special === "renormalized" ? rescaledPeaks(example, map) : map.statistics.peak;
+
 /** Largest weight of a head of a map, or of all heads of all maps of an example. */
-export const peakOf = (map, head) => map.statistics.peak[head === "average" ? map.heads : head];
-export const sharedPeak = example => Math.max(0, ...example.maps.map(map => Math.max(...map.statistics.peak)));
+export const peakOf = (example, map, head, special) =>
+  peaks(example, map, special)[head === "average" ? map.heads : head];
+export const sharedPeak = (example, special) =>
+  Math.max(0, ...example.maps.flatMap(map => peaks(example, map, special)));
 
 /** The colour scale that the state asks for, of a head of a map. */
 export function scaleOf(colours, example, map, head, state) {
-  const peak = state.special === "renormalized" ? 1 : state.scale === "own" ? peakOf(map, head) : sharedPeak(example);
+  const peak = state.scale === "own" ? peakOf(example, map, head, state.special) : sharedPeak(example, state.special);
   const curve = state.curve || (example.texts[map.columns].length > 64 ? "root" : "linear");
   return colours(peak, curve);
 }

@@ -10,7 +10,7 @@ import { clipped } from "../text.js";
 import { drawnWeight, peakOf, planeOf, sharedPeak } from "../weights.js";
 
 const SIDES = ["A", "B"], LONGEST = 120; // characters of a text
-const NOTE = "Pointing at a token selects the equal token on the other side; dashed tokens have none.";
+const NOTE = "Pointing at a token selects the equal token on the other side; tokens with a dashed outline have no match.";
 
 const comparable = example => Boolean(example) && example.maps.length > 0
   && example.texts[example.maps[0].rows].length > 0;
@@ -115,9 +115,9 @@ function chosen(side, key, value) {
 function shownScales(payload, state, shown) {
   const { ramp } = themeColours(payload, state), curve = state.curve
     || (shown.some(({ plane }) => plane.columnTokens.length > 64) ? "root" : "linear");
-  const shared = Math.max(...shown.map(({ example }) => sharedPeak(example)));
-  return shown.map(({ example: { picture }, map, head }) => {
-    const peak = state.special === "renormalized" ? 1 : state.scale === "own" ? peakOf(map, head) : shared;
+  const shared = Math.max(...shown.map(({ example }) => sharedPeak(example, state.special)));
+  return shown.map(({ example, example: { picture }, map, head }) => {
+    const peak = state.scale === "own" ? peakOf(example, map, head, state.special) : shared;
     return picture ? overlayScale(picture, peak, curve) : colourScale(ramp, peak, curve);
   });
 }

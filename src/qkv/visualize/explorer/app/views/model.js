@@ -17,7 +17,7 @@ const STATISTICS = {
 export const model = {
   name: "model",
   label: "All heads",
-  controls: ["scale", "curve"],
+  controls: ["special", "scale", "curve"],
 
   accepts: (payload, state) => (exampleOf(payload, state)?.maps ?? []).reduce((sum, map) => sum + map.heads, 0) > 1,
 

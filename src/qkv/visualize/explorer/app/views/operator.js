@@ -67,7 +67,7 @@ export const operator = {
       const peaks = peaksOf(at);
       drawTable(table, at, peaks, step, step > drawn, column => state.set({ column }));
       drawn = step;
-      scale.textContent = [`Blue is positive, orange negative. Full colour: ±${decimal(peaks.key)} in query and keys, `
+      scale.textContent = [`Blue is positive, orange negative. Full color: ±${decimal(peaks.key)} in query and keys, `
         + `±${decimal(peaks.value)} in values and output. Values fade with their weight.`,
       at.shown.length < at.operands.keys
         ? `Of ${at.operands.keys} keys, the ${at.shown.length} with the largest weights are shown.` : ""].join(" ");

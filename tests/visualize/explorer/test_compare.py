@@ -66,7 +66,7 @@ def test_weights_under_the_pointer_are_those_of_each_model(
     path = compared(probes, tmp_path)
     page = Page(driver, path)
     assert page.one("#tabs [aria-selected=true]").text == "Side by side"
-    assert driver.title == f"Attention of {OLD} and {NEW}"
+    assert driver.title == f"Attention: {OLD} and {NEW}, {TEXT}"
     assert page.text("a-title").startswith(f"A {OLD}: ")
     assert page.text("b-title").startswith(f"B {NEW}: ")
     tips = "return [...document.querySelectorAll('.tip')].map(tip => tip.textContent)"
@@ -197,7 +197,7 @@ def test_hostile_names_and_tokens_stay_text(driver: WebDriver, tmp_path: Path) -
     page = Page(driver, path)
     page.hover_cell(0, 0)
     assert page.all("img") == []
-    assert driver.title == f"Attention of {HOSTILE} and {HOSTILE}2"
+    assert driver.title == f"Attention: {HOSTILE} and {HOSTILE}2, {HOSTILE}"
     assert page.complaints() == []
 
 

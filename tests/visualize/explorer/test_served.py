@@ -87,7 +87,7 @@ def test_typing_shows_the_attention_of_the_input(driver: WebDriver, server: Serv
     page.one("#server-input").send_keys("abcd")
     page.until("heading", "abcd → ABCD")
     assert page.texts("cols") == list("abcd")
-    assert driver.title == "Attention of first"
+    assert driver.title == "Attention: first, abcd"
     assert server.requests[-1] == {
         "model": "first",
         "input": "abcd",

@@ -61,6 +61,7 @@ def build_payload(
         "version": VERSION,
         "qkv": __version__,
         "title": title or (f"Attention of {shown}" if shown else "Attention"),
+        "titled": bool(title),
         "model": shown,
         "command": command,
         "view": "compare" if len(names) > 1 else "",

@@ -7,10 +7,11 @@ import { download, toCanvas, toSvg } from "./export.js";
 import { headName } from "./heads.js";
 import { showPredictions } from "./predictions.js";
 import { serverForm } from "./server.js";
-import { createState } from "./state.js";
-import { clipped, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
+import { createState, permalink } from "./state.js";
+import { clipped, LONGEST_NAME, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
 import { VIEWS } from "./views/index.js";
 
+const LONGEST_LINE = 120; // characters of a source and an output on one line
 const payload = JSON.parse(byId("data").textContent), state = createState();
 byId("data").textContent = ""; // frees the memory of the text
 const withSpecial = new Proxy(state, { get: (all, key) => key === "special" ? "shown" : all[key] }); // no such control
@@ -53,7 +54,10 @@ function showHeader() {
   const facts = [["Model", payload.model], ["Command", payload.command],
     ["qkv", payload.qkv]].filter(([, value]) => value);
   byId("facts").replaceChildren(...facts.map(([name, value]) =>
-    element("div", "", {}, element("dt", name), element("dd", clipped(value)))));
+    element("div", "", { className: name === "Command" ? "command" : "" }, element("dt", name),
+      element("dd", clipped(value), { title: clipped(value) }),
+      ...name === "Command" ? [button("Copy", () => copy(value, "The command is copied."), { id: "copy-command" })]
+        : [])));
   byId("notes").replaceChildren(...payload.notes.map(note => element("p", note)));
 }
 
@@ -70,20 +74,51 @@ function showExamples() {
   byId("columns").classList.toggle("single", payload.examples.length <= 1);
 }
 
+/** Copy a text, and say so. */
+async function copy(text, done) {
+  await navigator.clipboard?.writeText(text).catch(() => {});
+  byId("status").textContent = done;
+}
+
+/** The title of the window: that of the page, or the model and the input. */
+const windowTitle = example => payload.titled || !example ? payload.title
+  : `Attention: ${[payload.model, clipped(example.source, LONGEST_NAME)].filter(Boolean).join(", ")}`;
+
 function showExample() {
   const example = exampleOf(payload, state),
     [source, text] = [example.source, example.text].map(whole => clipped(whole));
+  document.title = windowTitle(example);
   mark(byId("examples"), state.example);
-  byId("heading").replaceChildren(element("bdi", source, { className: text ? "from" : "" }),
-    ...text ? [element("span", " → ", { className: "from" }), element("bdi", text)] : []);
-  byId("meta").textContent = [
+  // Long texts are separate blocks, each with its own number of lines.
+  byId("heading").classList.toggle("long", source.length + text.length > LONGEST_LINE);
+  byId("heading").replaceChildren(
+    element("span", "", { className: `source ${text ? "from" : ""}`, title: source }, element("bdi", source)),
+    ...text ? [element("span", " → ", { className: "from arrow" }),
+      element("span", "", { className: "target", title: text }, element("bdi", text))] : []);
+  const parts = [
     severalModels() ? clipped(example.model) : "",
     example.maps.length === 1 ? clipped(example.maps[0].layer, LONGEST_TOKEN) : "",
     example.predictions.length ? "" : scoreText(example),
-    example.unknown.length ? clipped(`out of vocabulary: ${example.unknown.map(quoted).join(" ")}`) : "",
-    ...example.notes,
-  ].filter(Boolean).join(" · ");
+    ...example.episode ? example.notes : [], // whether the prediction is correct
+  ].filter(Boolean).map(part => [part]);
+  if (example.unknown.length) parts.push(["out of vocabulary: ", ...outOfVocabulary(example.unknown)]);
+  byId("meta").replaceChildren(...parts.flatMap((part, i) => i ? [" · ", ...part] : part));
+  const notes = example.episode ? [] : example.notes;
+  byId("example-notes").replaceChildren(...notes.map(note => element("li", clipped(note))));
+  byId("example-notes").hidden = !notes.length;
   showPredictions(byId("predictions"), payload, state);
+}
+
+/** The unknown tokens, each quoted with its own direction; as many as fit. */
+function outOfVocabulary(tokens) {
+  const nodes = [];
+  let length = 0;
+  for (const token of tokens) {
+    length += Math.min(token.length, LONGEST_TOKEN);
+    if (length > LONGEST_TEXT) return [...nodes, " …"];
+    nodes.push(...nodes.length ? [" "] : [], element("bdi", quoted(token)));
+  }
+  return nodes;
 }
 
 /** Why there is nothing to show, or "". */
@@ -108,14 +143,20 @@ function show() {
   showTabs(accepted, view);
   shown?.handle?.destroy?.();
   byId("view").replaceChildren();
-  byId("tools").hidden = !view;
+  byId("options").hidden = !view;
   shown = view ? { view, handle: null, example: exampleOf(payload, state) } : null;
   if (!view) return;
   showControls(view);
   byId("view").setAttribute("aria-label", view.label);
   shown.handle = view.render(byId("view"), payload, view.controls?.includes("special") ? state : withSpecial);
   byId("exports").hidden = !shown.handle?.figure;
+  byId("options").hidden = !shown.handle?.figure && !byId("controls").children.length;
 }
+
+const phone = matchMedia("(max-width: 56rem)");
+
+/** On a phone the options are closed at first; in a wide window they are always shown. */
+const foldOptions = () => { byId("options").open = !phone.matches; };
 
 function showTabs(accepted, view) {
   byId("tabs").hidden = accepted.length <= 1;
@@ -176,10 +217,9 @@ function listen() {
     for (const child of byId("examples").children) child.hidden = !child.textContent.toLowerCase().includes(wanted);
   });
   byId("theme").addEventListener("click", () => state.set({ theme: isDark(state) ? "light" : "dark" }));
-  byId("link").addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(location.href).catch(() => {});
-    byId("status").textContent = "The address of this view is copied.";
-  });
+  byId("link").addEventListener("click", () => copy(location.href, "The address of this view is copied."));
+  phone.addEventListener("change", foldOptions);
+  foldOptions();
   byId("svg").addEventListener("click", () => {
     const text = toSvg(captioned(shown.handle.figure()), { title: payload.title, ...themeColours(payload, state) });
     download(new Blob([text], { type: "image/svg+xml" }), fileName("svg"));
@@ -217,9 +257,8 @@ function shortcut(event) {
 }
 
 /** Show another payload in the place of this one, in served mode. */
-function replacePayload({ examples, notes, title, model, command, view }) {
-  Object.assign(payload, { examples, notes, title, model, command, view });
-  document.title = title;
+function replacePayload({ examples, notes, title, titled, model, command, view }) {
+  Object.assign(payload, { examples, notes, title, titled, model, command, view });
   showAll();
 }
 
@@ -231,9 +270,19 @@ function showAll() {
   show();
 }
 
-document.documentElement.classList.toggle("embedded", "embed" in state);
+/** An embedded page links to the same view without embed=1. */
+function showFullLink() {
+  byId("full").hidden = false;
+  byId("full").href = permalink({ ...state, embed: "" });
+}
+
 listen();
 state.listen(update);
+if ("embed" in state) {
+  document.documentElement.classList.add("embedded");
+  showFullLink();
+  state.listen(showFullLink);
+}
 showAll();
 if (payload.server) serverForm(byId("server"), payload, state, replacePayload);
 window.qkvExplorer = { payload, state, shown: () => shown };

@@ -19,7 +19,13 @@ def render(title: str, data: str, *, name: str = "", served: bool = False) -> st
     `name` is the title of the window, by default that of the page.
     """
     style, script = stylesheet(), bundle("app.js")
-    parts = {"title": html.escape(title), "name": html.escape(name or title), "data": data, "style": style, "script": script}
+    parts = {
+        "title": html.escape(title),
+        "name": html.escape(name or title),
+        "data": data,
+        "style": style,
+        "script": script,
+    }
     parts["policy"] = content_policy([style], [script], served=served)
     # A single pass, so that placeholders inside tokens or the title are not expanded.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("shell.html"))

@@ -65,7 +65,11 @@ The payload, format "qkv-attention", version 1:
                  allowed, weights, output: {shape, values}}], values as base64 of little-endian float32
     beams        hypotheses (examples with one map), leaves (the last node of each), nodes [{step, parent (index or -1),
                  token, log_p, score (null if it goes on), kept}]
-    map          layer, rows and columns (indices into texts), heads, weights, statistics, overview
+    map          layer, rows and columns (indices into texts), mask (index into masks, or null), heads, weights,
+                 statistics, overview
+    masks        of an example: {encoding: "runs", values: little-endian uint32 [rows, 2], the first allowed column of
+                 each row and the one after the last}, or {encoding: "bits", values: the bits of [rows, columns], 1
+                 where attention is allowed, most significant bit first}
     weights      {encoding: "dense", steps}: base64 of little-endian uint16 [heads, rows, columns]; a weight is
                  step / 65535
                  {encoding: "sparse", k, columns, steps}: the k largest weights of each row, largest first, as uint16

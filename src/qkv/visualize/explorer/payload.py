@@ -20,6 +20,7 @@ from qkv.visualize.explorer.document_part import DocumentAnswer, document_notes,
 from qkv.visualize.explorer.episode_part import episode_notes, episode_part
 from qkv.visualize.explorer.explanation_part import ExplanationAnswer, explained_picture, explanation_part
 from qkv.visualize.explorer.image_part import image_part
+from qkv.visualize.explorer.mask_part import mask_part
 from qkv.visualize.explorer.memory_part import MemoryAnswer, memory_part
 from qkv.visualize.explorer.packing import STEPS, Plan, pack, plan, shape_of
 from qkv.visualize.explorer.text_parts import generation_part, operator_part, prediction_part
@@ -91,6 +92,7 @@ def _example(answer: Answer, max_media_bytes: int = MAX_BYTES) -> dict[str, Any]
     """Return an example without its weights."""
     # Most layers share their tokens: each distinct sequence is stored once and referenced by index.
     texts = list(dict.fromkeys(tokens for m in _maps(answer) for tokens in (m.rows, m.columns)))
+    masks, mask_of = mask_part(answer, _maps(answer))
     return {
         "picture": _picture(answer, max_media_bytes),
         "episode": episode_part(answer, max_media_bytes) if isinstance(answer, EpisodeAnswer) else None,
@@ -111,8 +113,10 @@ def _example(answer: Answer, max_media_bytes: int = MAX_BYTES) -> dict[str, Any]
         "texts": texts,
         "special": [token for token in answer.special if any(token in tokens for tokens in texts)],
         "maps": [
-            {"layer": m.layer, "rows": texts.index(m.rows), "columns": texts.index(m.columns)} for m in _maps(answer)
+            {"layer": m.layer, "rows": texts.index(m.rows), "columns": texts.index(m.columns), "mask": mask}
+            for m, mask in zip(_maps(answer), mask_of, strict=True)
         ],
+        "masks": masks,
     }
 
 

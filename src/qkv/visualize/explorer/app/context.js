@@ -76,6 +76,8 @@ export function describe(plane, { row, column }, words = {}) {
   const rows = { tokens: plane.rowTokens, name: rowName }, columns = { tokens: plane.columnTokens, name: columnName };
   const [subject, others, named] = row !== null ? [rowName(rows.tokens[row]), plane.columns, columns]
     : [columnName(columns.tokens[column]), plane.rows, rows];
+  if (both && plane.masked?.(row, column))
+    return { nodes: [columnName(columns.tokens[column]), " is masked for ", subject], strongest: [column] };
   const weight = index => row !== null ? plane.at(row, index) : plane.at(index, column);
   const strongest = both ? [column] : largest(others, weight);
   const verb = ` ${verbs[row !== null ? 0 : 1]} `;

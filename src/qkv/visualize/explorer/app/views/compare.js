@@ -48,9 +48,9 @@ export const compare = {
       panes.forEach((each, side) => each.fill(title(payload, shown[side].example), shown[side], scales[side],
         { rows: matches.row[side], columns: matches.column[side] },
         (key, value) => state.set(chosen(side, key, value))));
-      const note = noteOf(state, shown);
-      scale.replaceChildren(...scales[0].key === scales[1].key ? [legend(scales[0], note)]
-        : scales.flatMap((each, side) => [element("span", SIDES[side], { className: "label" }), legend(each, note)]),
+      const note = noteOf(state, shown), masked = shown.some(({ plane }) => plane.masked);
+      scale.replaceChildren(...scales[0].key === scales[1].key ? [legend(scales[0], note, masked)]
+        : scales.flatMap((each, side) => [element("span", SIDES[side], { className: "label" }), legend(each, note, masked)]),
       element("span", NOTE, { className: "note" }));
     };
     const update = changed => {

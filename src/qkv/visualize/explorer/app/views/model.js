@@ -42,11 +42,11 @@ export const model = {
           order => state.set({ order }))] : []);
       note.textContent = sort ? STATISTICS[sort][1] : "";
       show(grid, payload, state, sort, descending);
-      const first = exampleOf(payload, state).maps[0];
+      const { maps } = exampleOf(payload, state), [first] = maps, masked = maps.some(map => map.mask !== null);
       scale.replaceChildren(state.scale === "own"
         ? legend(colourScale(themeColours(payload, state).ramp, 1, scaleFor(payload, state, first, 0).curve),
-          "as a share of the largest weight of each head")
-        : legend(scaleFor(payload, state, first, 0), scaleNote(state, true)),
+          "as a share of the largest weight of each head", masked)
+        : legend(scaleFor(payload, state, first, 0), scaleNote(state, true), masked),
       element("span", "Each pixel is the maximum over the tokens it covers. Choose a head to see its matrix.",
         { className: "note" }));
     };

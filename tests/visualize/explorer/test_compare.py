@@ -267,10 +267,10 @@ def test_keys_move_on_both_sides_and_the_figure_has_both(
 ) -> None:
     page = Page(driver, compared(probes, tmp_path))
     page.run("document.querySelectorAll('.map')[1].focus()")
-    page.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    page.press(Keys.ARROW_UP, Keys.ARROW_UP, Keys.ARROW_RIGHT)  # from the last query of a language model
     cells: Any = page.run("return qkvExplorer.state.pointed")
-    assert (cells["row"], cells["side"]) == (2, 1)
-    assert page.selected("a-rows") == [2]
+    assert (cells["row"], cells["side"]) == (8, 1)
+    assert page.selected("a-rows") == [8]
     texts = page.run("return qkvExplorer.shown().handle.figure().items.map(item => item.text ?? '')")
     assert any(text.startswith("A runs/old") for text in texts)
     assert any(text.startswith("B runs/new") for text in texts)

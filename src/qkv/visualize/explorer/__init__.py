@@ -46,8 +46,8 @@ The payload, format "qkv-attention", version 1:
     example      model, source, text, score (null if undefined, or if there are predictions), score_name, predictions,
                  unknown (tokens), notes (sentences), texts (distinct token sequences), special (display text of
                  special tokens), maps, picture ({kind: "patches", "caption" or "explanation", grid, and an image} or
-                 null), beams (or null), generation (or null), operators (heads), document, audio, memory, episode and
-                 explanation (or null)
+                 null), beams (or null), generation (or null), operators (heads), operator_note (why there are none),
+                 document, audio, memory, episode and explanation (or null)
     predictions  [{part (a word, "mask 1", "" for the whole input), candidates [[text, probability]], the first ones}]
     image        height, width, type, values: base64 of a PNG or JPEG file
     episode      images, the support set and then the query, their classes, and the predicted class

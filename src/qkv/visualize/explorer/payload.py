@@ -23,7 +23,7 @@ from qkv.visualize.explorer.image_part import image_part
 from qkv.visualize.explorer.mask_part import mask_part
 from qkv.visualize.explorer.memory_part import MemoryAnswer, memory_part
 from qkv.visualize.explorer.packing import STEPS, Plan, pack, plan, shape_of
-from qkv.visualize.explorer.text_parts import generation_part, operator_part, prediction_part
+from qkv.visualize.explorer.text_parts import generation_part, operator_note, operator_part, prediction_part
 
 FORMAT, VERSION = "qkv-attention", 1
 MAX_BYTES = 14_500_000  # of a payload, so that a page is smaller than 15 MB
@@ -102,6 +102,7 @@ def _example(answer: Answer, max_media_bytes: int = MAX_BYTES) -> dict[str, Any]
         "memory": memory_part(answer) if isinstance(answer, MemoryAnswer) else None,
         "generation": generation_part(answer) if isinstance(answer, TextAnswer) else None,
         "operators": operator_part(answer) if isinstance(answer, TextAnswer) else [],
+        "operator_note": operator_note(answer) if _is_text(answer) else "",
         "beams": _beams(answer) if isinstance(answer, SearchedAnswer) else None,
         "source": answer.source,
         "text": answer.text,
@@ -118,6 +119,12 @@ def _example(answer: Answer, max_media_bytes: int = MAX_BYTES) -> dict[str, Any]
         ],
         "masks": masks,
     }
+
+
+def _is_text(answer: Answer) -> bool:
+    """Return whether an answer has attention between the tokens of texts."""
+    others = (PictureAnswer, Caption, Segment, DocumentAnswer, MemoryAnswer, EpisodeAnswer, ExplanationAnswer)
+    return bool(answer.attention) and not isinstance(answer, others)
 
 
 def _score_name(answer: Answer) -> str:

@@ -58,7 +58,13 @@ function showHeader() {
       element("dd", clipped(value), { title: clipped(value) }),
       ...name === "Command" ? [button("Copy", () => copy(value, "The command is copied."), { id: "copy-command" })]
         : [])));
-  byId("notes").replaceChildren(...payload.notes.map(note => element("p", note)));
+  showNotes();
+}
+
+/** Notes on the page, and why the selected example has no view of the operator. */
+function showNotes() {
+  const notes = [...payload.notes, exampleOf(payload, state)?.operator_note].filter(Boolean);
+  byId("notes").replaceChildren(...notes.map(note => element("p", note)));
 }
 
 /** Whether the examples are of several models. */
@@ -107,6 +113,7 @@ function showExample() {
   byId("example-notes").replaceChildren(...notes.map(note => element("li", clipped(note))));
   byId("example-notes").hidden = !notes.length;
   showPredictions(byId("predictions"), payload, state);
+  showNotes();
 }
 
 /** The unknown tokens, each quoted with its own direction; as many as fit. */
@@ -130,9 +137,11 @@ function silence() {
   return example.texts[map.rows].length && example.texts[map.columns].length ? "" : "No tokens to show.";
 }
 
-/** The view that the state names, else the one that the payload names, else the first. */
+/** The view that the state names, else the one that the payload names, else that of generated tokens, else the first. */
 const preferred = accepted =>
-  [state.view, payload.view].map(name => accepted.find(view => view.name === name)).find(Boolean) ?? accepted[0];
+  [state.view, payload.view, generates(exampleOf(payload, state)) ? "generation" : ""].map(name => accepted.find(view => view.name === name)).find(Boolean) ?? accepted[0];
+
+const generates = example => Number.isInteger(example?.generation?.prompt);
 
 function show() {
   const message = silence(),

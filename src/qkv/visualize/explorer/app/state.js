@@ -53,12 +53,15 @@ export function permalink(state) {
   return `#${new URLSearchParams(entries)}`;
 }
 
-/** The tokens to describe: those under the pointer or focus, else the pinned ones, else the first query. */
+/** The tokens to describe: those under the pointer or focus, else the pinned ones, else the first query, of a language model the last. */
 export function selection(state, plane) {
   const { row, column } = state.pointed ?? state;
   const at = { row: plane.rows.includes(row) ? row : null, column: plane.columns.includes(column) ? column : null };
-  return at.row === null && at.column === null ? { row: plane.rows[0], column: null } : at;
+  return at.row === null && at.column === null ? { row: firstQuery(plane), column: null } : at;
 }
+
+/** The query that is selected at first: the first token of a language model attends to itself only. */
+export const firstQuery = plane => plane.last ? plane.rows.at(-1) : plane.rows[0];
 
 /** Pin the tokens, or unpin them if they are pinned. */
 export function pin(state, row, column) {

@@ -95,7 +95,8 @@ export function planeOf(example, map, head, special = "shown") {
 function build(example, map, head, special, key) {
   const rowTokens = example.texts[map.rows], columnTokens = example.texts[map.columns], hide = special !== "shown";
   const rows = kept(rowTokens, example.special, hide), columns = kept(columnTokens, example.special, hide);
-  const plane = { rows, columns, height: rows.length, width: columns.length, rowTokens, columnTokens, key };
+  const plane = { rows, columns, height: rows.length, width: columns.length, rowTokens, columnTokens, key,
+    last: Boolean(example.generation) };
   const place = indices => { const places = new Map(indices.map((index, i) => [index, i])); return index =>
     places.get(index); };
   const rowPlace = place(rows), columnPlace = place(columns);

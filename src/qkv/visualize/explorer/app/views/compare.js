@@ -6,6 +6,7 @@ import { element, select } from "../dom.js";
 import { imageNote, overlayScale } from "../image.js";
 import { matching } from "../matching.js";
 import { imagePane, textPane } from "../panes.js";
+import { firstQuery } from "../state.js";
 import { clipped } from "../text.js";
 import { drawnWeight, peakOf, planeOf, sharedPeak } from "../weights.js";
 
@@ -133,7 +134,7 @@ const sideOf = state => state.side === "right" ? 1 : 0;
 function selectionOf(state, side, shown, matches) {
   const { plane } = shown[side], from = state.pointed ? state.pointed.side ?? 0 : sideOf(state);
   const wanted = state.pointed ?? state;
-  if (wanted.row === null && wanted.column === null) return { row: plane.rows[0], column: null };
+  if (wanted.row === null && wanted.column === null) return { row: firstQuery(plane), column: null };
   const mapped = key =>
     wanted[key] === null ? null : from === side ? wanted[key] : matches[key][from][wanted[key]] ?? -1;
   const [row, column] = [mapped("row"), mapped("column")];

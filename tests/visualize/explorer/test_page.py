@@ -173,7 +173,33 @@ def test_a_permalink_with_unknown_values_shows_the_defaults(driver: WebDriver, t
     page = Page(driver, path, "#view=none&example=99&layer=gone&head=77&row=1000&column=x&theme=pink&scale=%3Cb%3E")
     assert page.text("heading") == "abcd → wxyz"
     assert page.selected("rows") == [0]
+    ignored = "view=none, example=99, layer=gone, head=77, row=1000, column=x, theme=pink, scale=<b>"
+    assert page.text("status") == f"Ignored in the address: {ignored}."
+    assert page.run("return location.hash") in ("", "#")
     assert page.complaints() == []
+
+
+def test_the_rest_of_a_permalink_is_kept(driver: WebDriver, tmp_path: Path) -> None:
+    path = save_page([LAYERS], tmp_path / "page.html")
+    page = Page(driver, path, "#view=bogus&layer=encoder.0&nonsense=1&head=1")
+    assert page.text("status") == "Ignored in the address: view=bogus, nonsense=1."
+    assert page.run("return location.hash") == "#layer=encoder.0&head=1"
+    assert page.selected("heads") == [2]
+    page.run("location.hash = '#view=lines&heads=0+1&head=9'")
+    WebDriverWait(driver, 5).until(lambda _: page.text("status") == "Ignored in the address: head=9.")
+    assert page.run("return location.hash") == "#view=lines&heads=0+1"
+    page.run("location.hash = '#view=lines&head=1'")
+    WebDriverWait(driver, 5).until(lambda _: page.text("status") == "")
+    assert page.run("return qkvExplorer.state.heads") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "tab"), [("heads", "All heads"), ("side-by-side", "Side by side"), ("lines", "Lines")]
+)
+def test_views_have_the_names_of_their_tabs(driver: WebDriver, tmp_path: Path, name: str, tab: str) -> None:
+    page = Page(driver, save_page([LAYERS, LAYERS], tmp_path / "page.html"), f"#view={name}")
+    assert page.one("#tabs [aria-selected=true]").text == tab
+    assert page.text("status") == ""
 
 
 def test_hostile_tokens_are_escaped_in_every_view(driver: WebDriver, tmp_path: Path) -> None:

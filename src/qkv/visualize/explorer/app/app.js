@@ -1,5 +1,6 @@
 // The application: header, examples, tabs of views, controls, export and footer.
 
+import { ignoredKeys, viewName } from "./address.js";
 import { scoreText } from "./candidates.js";
 import { current, exampleOf, isDark, onSystemTheme, SCALES, themeColours } from "./context.js";
 import { button, byId, element, listbox, mark, option, select } from "./dom.js";
@@ -267,7 +268,9 @@ function shortcut(event) {
 
 /** Show another payload in the place of this one, in served mode. */
 function replacePayload({ examples, notes, title, titled, model, command, view }) {
+  const first = !payload.examples.length;
   Object.assign(payload, { examples, notes, title, titled, model, command, view });
+  if (first) checkAddress();
   showAll();
 }
 
@@ -285,8 +288,21 @@ function showFullLink() {
   byId("full").href = permalink({ ...state, embed: "" });
 }
 
+/** Accept the names of tabs as views; name the parts of the address that are ignored, and remove them from it. */
+function checkAddress() {
+  const ignored = ignoredKeys(location.hash, payload, state, VIEWS);
+  state.set({ view: viewName(state.view) });
+  byId("status").textContent = ignored.length
+    ? `Ignored in the address: ${ignored.map(([key, value]) => visible(`${key}=${value}`)).join(", ")}.` : "";
+  if (!ignored.length) return;
+  state.reset(ignored.map(([key]) => key));
+  history.replaceState(null, "", permalink(state));
+}
+
 listen();
+checkAddress();
 state.listen(update);
+addEventListener("hashchange", checkAddress);
 if ("embed" in state) {
   document.documentElement.classList.add("embedded");
   showFullLink();

@@ -5,10 +5,11 @@ const DEFAULTS = {
   example: 0,
   layer: "", // name of the layer; "" for the first
   head: "average", // "average" or the number of a head
+  heads: "", // several heads that Lines overlays, separated by spaces
   row: null, // pinned query and key, as indices of tokens
   column: null,
   special: "shown", // special tokens: "shown", "hidden" or "renormalized" (hidden, rows sum to 1)
-  scale: "shared", // colour scale: "shared" by all heads of the example, or "own" maximum of each head
+  scale: "shared", // color scale: "shared" by all layers and heads of the example, or each head's "own"
   curve: "", // "linear" or "root"; "" chooses by the number of keys
   theme: "auto", // "light", "dark" or "auto"
 };
@@ -27,7 +28,7 @@ function parse(hash) {
 
 /**
  * The state of the application: `state.head`, ...; `state.set({ head: 3 })` changes it, writes the address and calls
- * the listeners with the changed keys. `pointed` is { row, column } under the pointer or focus, which is not in the
+ * the listeners with the changed keys; `state.reset(["head"])` sets keys to their defaults. `pointed` is { row, column } under the pointer or focus, which is not in the
  * address.
  */
 export function createState() {
@@ -42,7 +43,11 @@ export function createState() {
     if ([...changed].some(key => key !== "pointed")) history.replaceState(null, "", permalink(state));
     for (const listener of listeners) listener(changed);
   });
-  addEventListener("hashchange", () => state.set({ ...DEFAULTS, ...parse(location.hash), pointed: null }));
+  hidden(state, "reset", keys => state.set(Object.fromEntries(keys.map(key => [key, DEFAULTS[key] ?? ""]))));
+  addEventListener("hashchange", () => {
+    const before = Object.fromEntries(Object.keys(state).map(key => [key, ""])); // keys that the address has no longer
+    state.set({ ...before, ...DEFAULTS, ...parse(location.hash), pointed: null });
+  });
   return state;
 }
 

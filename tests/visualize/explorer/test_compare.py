@@ -225,7 +225,7 @@ def test_captions_of_images_are_compared(driver: WebDriver, tmp_path: Path) -> N
     assert (coloured(page, "a"), coloured(page, "b")) == (0, 1)
     page.hover(page.tokens("b-rows")[1])
     assert (coloured(page, "a"), coloured(page, "b")) == (4, 5)
-    assert page.text("a-readout") == "“␣cat” attends to “2,2” 1.0000"
+    assert page.text("a-readout") == "“␣cat” attends to row 2, column 2 1.0000"
     page.hover(page.tokens("a-rows")[0])
     assert page.text("b-readout") == "No equal token."
     assert page.complaints() == []
@@ -242,8 +242,8 @@ def test_patches_of_images_are_compared(driver: WebDriver, tmp_path: Path) -> No
     assert (coloured(page, "a"), coloured(page, "b")) == (1, 3)
     page.run("document.querySelector('#b-image').focus()")
     page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-    assert page.text("a-readout").startswith("“1,2” attends to “1,3” 0.7000")
-    assert page.text("b-readout") == "“1,2” attends to “2,1” 1.0000"
+    assert page.text("a-readout").startswith("row 1, column 2 attends to row 1, column 3 0.7000")
+    assert page.text("b-readout") == "row 1, column 2 attends to row 2, column 1 1.0000"
     assert page.complaints() == []
 
 
@@ -266,6 +266,8 @@ def test_keys_move_on_both_sides_and_the_figure_has_both(
     driver: WebDriver, probes: list[AttentionProbe], tmp_path: Path
 ) -> None:
     page = Page(driver, compared(probes, tmp_path))
+    tops = page.run("return [...document.querySelectorAll('.stage')].map(each => each.getBoundingClientRect().y)")
+    assert tops[0] == tops[1]
     page.run("document.querySelectorAll('.map')[1].focus()")
     page.press(Keys.ARROW_UP, Keys.ARROW_UP, Keys.ARROW_RIGHT)  # from the last query of a language model
     cells: Any = page.run("return qkvExplorer.state.pointed")

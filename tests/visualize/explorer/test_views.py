@@ -185,6 +185,14 @@ def test_the_tree_of_a_beam_search_marks_the_chosen_hypothesis(driver: WebDriver
     assert page.run(chosen) == ["“b”", "“</s>”"]
     assert page.run("return location.hash") == "#view=beams&hypothesis=1"
     assert len(page.all(".tree .node")) == 5
+    script = """
+        return [...document.querySelectorAll(".tree .node")].map(node => {
+          const [box, name, score] = ["rect", ".name", ".score"].map(part => node.querySelector(part)?.getBoundingClientRect());
+          return [name.right, score?.left ?? box.right, score?.right ?? box.right, box.right];
+        });
+    """
+    for name, start, end, right in page.run(script):
+        assert name < start <= end <= right
     page.choose("Candidates", "also those dropped")
     assert len(page.all(".tree .node")) == 6
     assert page.all("img") == []

@@ -187,7 +187,8 @@ def test_the_tree_of_a_beam_search_marks_the_chosen_hypothesis(driver: WebDriver
     assert len(page.all(".tree .node")) == 5
     script = """
         return [...document.querySelectorAll(".tree .node")].map(node => {
-          const [box, name, score] = ["rect", ".name", ".score"].map(part => node.querySelector(part)?.getBoundingClientRect());
+          const [box, name, score] = ["rect", ".name", ".score"].map(part =>
+            node.querySelector(part)?.getBoundingClientRect());
           return [name.right, score?.left ?? box.right, score?.right ?? box.right, box.right];
         });
     """

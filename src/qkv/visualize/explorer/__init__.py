@@ -41,7 +41,7 @@ The payload, format "qkv-attention", version 1:
     ramps        {light, dark}: colours of the scale; negative_ramps: those of negative scores
     notes        sentences on precision and completeness
     examples     [example]
-    server       {endpoint, models}, of a served page only
+    server       {endpoint, docs (its address), models, inputs (to start with, by model)}, of a served page only
 
     example      model, source, text, score (null if undefined, or if there are predictions), score_name, predictions,
                  unknown (tokens), notes (sentences), texts (distinct token sequences), special (display text of

@@ -1,7 +1,7 @@
 """Write the explorer as a self-contained HTML file, and render the page that a server returns."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,14 @@ def _window_title(payload: dict[str, Any]) -> str:
     return "Attention: " + ", ".join(filter(None, [payload["model"], shown]))
 
 
-def served_page(models: Sequence[str], *, endpoint: str = "/attention") -> str:
-    """Return the page of a server with these models: a POST request to `endpoint` returns the payload of an input."""
+def served_page(
+    models: Sequence[str], *, endpoint: str = "/attention", docs: str = "/docs", inputs: Mapping[str, str] | None = None
+) -> str:
+    """Return the page of a server with these models: a POST request to `endpoint` returns the payload of an input.
+
+    `docs` is the address of the server's documentation; `inputs` are the inputs to start with, by model.
+    """
     title = f"Attention of {models[0]}" if len(models) == 1 else "Attention"
-    payload = build_payload([], title=title) | {"server": {"endpoint": endpoint, "models": [*models]}}
+    server = {"endpoint": endpoint, "docs": docs, "models": [*models], "inputs": {**(inputs or {})}}
+    payload = build_payload([], title=title) | {"server": server}
     return render(title, to_script(payload), served=True)

@@ -25,19 +25,21 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
       destroy(),          remove observers
     }                     all optional
 
-`state` (state.js) has view, example, layer, head, row and column (pinned tokens), special, scale, curve and theme, all
-kept in the address, and `pointed`, the { row, column } under the pointer. `state.set({...})` changes it; a view may add
-keys, whose values are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe`),
-weights.js (`planeOf`, `thumbnail`, `paint`), colour.js (`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js
-(`heatMap` with pan and zoom, `heatMapFigure`), timeline.js (`timeline`: heat maps over one time axis), matching.js
-(`matching`: equal tokens of two texts), heads.js (`headStrip`), candidates.js (`candidateBar`, `percent`), image.js
-(`drawImage`, `drawOverlay`), text.js (`visible`, `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`,
-`button`). All data is inserted as text, never as markup; inline event handlers, style attributes in markup, outside
-requests, eval and images from addresses are blocked by the page's policy (draw images on a canvas).
+`state` (state.js) has view, example, layer, head, heads, row and column (pinned tokens), special, scale, curve and
+theme, all kept in the address (a new key needs a rule in address.js), and `pointed`, the { row, column } under the
+pointer. `state.set({...})` changes it; a view may add keys, whose values are strings. Helpers: context.js (selected
+example, layer, head, plane, colour scale; `describe`), weights.js (`planeOf`, `thumbnail`, `paint`), colour.js
+(`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js (`heatMap` with pan and zoom, `heatMapFigure`),
+timeline.js (`timeline`: heat maps over one time axis), matching.js (`matching`: equal tokens of two texts), heads.js
+(`headStrip`), candidates.js (`candidateBar`, `percent`), image.js (`drawImage`, `drawOverlay`), text.js (`visible`,
+`spelled`, `quoted`), dom.js (`element`, `listbox`, `select`, `button`). All data is inserted as text, never as markup;
+inline event handlers, style attributes in markup, outside requests, eval and images from addresses are blocked by the
+page's policy (draw images on a canvas).
 
 The payload, format "qkv-attention", version 1:
 
-    format, version, qkv (version), title, model, command, view (the one shown first; "" for any)
+    format, version, qkv (version), title, titled (whether it was given), model, command, view (the one shown first;
+                 "" for any)
     ramps        {light, dark}: colours of the scale; negative_ramps: those of negative scores
     notes        sentences on precision and completeness
     examples     [example]

@@ -138,9 +138,10 @@ function silence() {
   return example.texts[map.rows].length && example.texts[map.columns].length ? "" : "No tokens to show.";
 }
 
-/** The view that the state names, else the one that the payload names, else that of generated tokens, else the first. */
+/** The view that the state names, else the one of the payload, else that of generated tokens, else the first. */
 const preferred = accepted =>
-  [state.view, payload.view, generates(exampleOf(payload, state)) ? "generation" : ""].map(name => accepted.find(view => view.name === name)).find(Boolean) ?? accepted[0];
+  [state.view, payload.view, generates(exampleOf(payload, state)) ? "generation" : ""]
+    .map(name => accepted.find(view => view.name === name)).find(Boolean) ?? accepted[0];
 
 const generates = example => Number.isInteger(example?.generation?.prompt);
 

@@ -56,8 +56,8 @@ export function headStrip(container, payload, state, smallOf = () => null, toggl
     strip.hidden = map.heads === 1;
     if (strip.hidden) return;
     const heads = ["average", ...Array(map.heads).keys()], smalls = heads.map(each => smallOf(map, each));
-    const key = [state.example, example.source, map.layer, scaleFor(payload, state, map, "average").key, state.scale, state.special,
-      smalls.some(Boolean) ? state.pointed?.row ?? state.row : ""].join();
+    const key = [state.example, example.source, map.layer, scaleFor(payload, state, map, "average").key, state.scale,
+      state.special, smalls.some(Boolean) ? state.pointed?.row ?? state.row : ""].join();
     if (key !== drawn) {
       const focused = group.contains(document.activeElement) ? document.activeElement.dataset.index : null;
       group.replaceChildren(...heads.map((each, i) =>

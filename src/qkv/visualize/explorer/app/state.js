@@ -28,8 +28,8 @@ function parse(hash) {
 
 /**
  * The state of the application: `state.head`, ...; `state.set({ head: 3 })` changes it, writes the address and calls
- * the listeners with the changed keys; `state.reset(["head"])` sets keys to their defaults. `pointed` is { row, column } under the pointer or focus, which is not in the
- * address.
+ * the listeners with the changed keys; `state.reset(["head"])` sets keys to their defaults. `pointed` is
+ * { row, column } under the pointer or focus, which is not in the address.
  */
 export function createState() {
   const listeners = [];
@@ -58,7 +58,10 @@ export function permalink(state) {
   return `#${new URLSearchParams(entries)}`;
 }
 
-/** The tokens to describe: those under the pointer or focus, else the pinned ones, else the first query, of a language model the last. */
+/**
+ * The tokens to describe: those under the pointer or focus, else the pinned ones, else the first query (of a language
+ * model the last).
+ */
 export function selection(state, plane) {
   const { row, column } = state.pointed ?? state;
   const at = { row: plane.rows.includes(row) ? row : null, column: plane.columns.includes(column) ? column : null };

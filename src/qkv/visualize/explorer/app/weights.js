@@ -103,7 +103,8 @@ function build(example, map, head, special, key) {
   const make = map.weights.encoding === "dense" ? densePlane : sparsePlane;
   const allowed = allowedRuns(example, map);
   const { at, read, cells } = make(map, head, plane, special === "renormalized", allowed);
-  return { ...plane, read, cells, masked: allowed && ((row, column) => maskedBy(allowed, row, column)), at: (row, column) => at(rowPlace(row), columnPlace(column)) };
+  return { ...plane, read, cells, masked: allowed && ((row, column) => maskedBy(allowed, row, column)),
+    at: (row, column) => at(rowPlace(row), columnPlace(column)) };
 }
 
 /** All weights are stored: an array of them, and arrays of half the size for drawing. */
@@ -132,7 +133,8 @@ function densePlane(map, head, { rows, columns, height, width, columnTokens }, r
     }
     return made;
   };
-  return { read, cells: values.length, at: (i, j) => ({ value: Math.max(0, values[i * width + j]) / STEPS, stored: true }) };
+  return { read, cells: values.length,
+    at: (i, j) => ({ value: Math.max(0, values[i * width + j]) / STEPS, stored: true }) };
 }
 
 function halved({ height, width, values }) {
@@ -152,7 +154,8 @@ function sparsePlane(map, head, { rows, columns, columnTokens }, renormalize, al
   const first = (head === "average" ? map.heads : head) * size, place = new Int32Array(columnTokens.length).fill(-1);
   columns.forEach((column, j) => place[column] = j);
   const before = new Int32Array(columnTokens.length + 1); // how many shown columns there are before each one
-  for (let column = 0; column < columnTokens.length; column++) before[column + 1] = before[column] + (place[column] >= 0);
+  for (let column = 0; column < columnTokens.length; column++)
+    before[column + 1] = before[column] + (place[column] >= 0);
   const factor = row => {
     let hidden = 0;
     for (let n = first + row * k, end = n + k; renormalize && n < end; n++) if (place[keys[n]] < 0) hidden += steps[n];
@@ -174,7 +177,8 @@ function sparsePlane(map, head, { rows, columns, columnTokens }, renormalize, al
     for (let i = part.top << detail; i < last; i++) {
       for (const [from, to] of allowed?.[rows[i]] ?? []) {
         const left = Math.max(0, (before[from] >> detail) - part.left), width = before[to] - before[from],
-          right = Math.min(part.width, ((before[to] - 1) >> detail) - part.left + 1), line = ((i >> detail) - part.top) * part.width;
+          right = Math.min(part.width, ((before[to] - 1) >> detail) - part.left + 1),
+          line = ((i >> detail) - part.top) * part.width;
         if (width) for (let j = left; j < right; j++) made[line + j] = Math.max(0, made[line + j]);
       }
       for (let n = first + rows[i] * k, end = n + k; n < end && steps[n]; n++) {

@@ -114,7 +114,8 @@ function layOut({ nodes }, all) {
     x += (widths[step] ?? 40) + EDGE;
   }
   for (const place of places.values()) Object.assign(place, { x: lefts[place.step], w: widths[place.step] });
-  return { places, lefts, width: x - EDGE + 8, height: TOP + Math.max(0, ...filled.map(count => count ?? 0)) * ROW + 8 };
+  return { places, lefts, width: x - EDGE + 8,
+    height: TOP + Math.max(0, ...filled.map(count => count ?? 0)) * ROW + 8 };
 }
 
 function edge(from, to) {

@@ -11,7 +11,8 @@ import { clipped } from "../text.js";
 import { drawnWeight, peakOf, planeOf, sharedPeak } from "../weights.js";
 
 const SIDES = ["A", "B"], LONGEST = 120; // characters of a text
-const NOTE = "Pointing at a token selects the equal token on the other side; tokens with a dashed outline have no match.";
+const NOTE = "Pointing at a token selects the equal token on the other side; "
+  + "tokens with a dashed outline have no match.";
 
 const comparable = example => Boolean(example) && example.maps.length > 0
   && example.texts[example.maps[0].rows].length > 0;
@@ -51,7 +52,8 @@ export const compare = {
         (key, value) => state.set(chosen(side, key, value))));
       const note = noteOf(state, shown), masked = shown.some(({ plane }) => plane.masked);
       scale.replaceChildren(...scales[0].key === scales[1].key ? [legend(scales[0], note, masked)]
-        : scales.flatMap((each, side) => [element("span", SIDES[side], { className: "label" }), legend(each, note, masked)]),
+        : scales.flatMap((each, side) => [element("span", SIDES[side], { className: "label" }),
+          legend(each, note, masked)]),
       element("span", NOTE, { className: "note" }));
     };
     const update = changed => {

@@ -85,8 +85,8 @@ export const lines = {
         layers);
       sides[0].select(at.row, state.row);
       sides[1].select(at.column, state.column);
-      readout.replaceChildren(...layers.length < 2 ? describe(plane, at).nodes : layers.flatMap(({ head, hue, ...each }) =>
-        [element("div", "", {}, swatch(hue), ` ${headName(head)}: `, ...describe(each.plane, at).nodes)]));
+      readout.replaceChildren(...layers.length < 2 ? describe(plane, at).nodes : layers.map(({ head, hue, ...each }) =>
+        element("div", "", {}, swatch(hue), ` ${headName(head)}: `, ...describe(each.plane, at).nodes)));
     };
     const observer = new ResizeObserver(() => drawn && drawLines());
     observer.observe(stage);

@@ -99,6 +99,10 @@ def test_the_explorer_page_names_the_models_with_attention(client):
     assert page.headers["content-type"].startswith("text/html")
     names = json.loads(re.search(r'"models":(\[.*?\])', page.text)[1])
     assert names == ["answerer", "classifier", "filler", "gpt", "gru", "lstmn", "tagger", "transformer"]
+    inputs = json.loads(re.search(r'"inputs":(\{.*?\})', page.text)[1])
+    assert [*inputs] == names
+    assert (inputs["gpt"], inputs["transformer"]) == ("Once upon a time", "Where is the station?")
+    assert "[MASK]" in inputs["filler"]
 
 
 def test_torch_is_left_without_hooks(folders):

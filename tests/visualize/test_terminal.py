@@ -156,7 +156,7 @@ def test_long_tokens_are_truncated_with_an_ellipsis() -> None:
 
 @pytest.mark.parametrize(
     ("token", "shown"),
-    [(" ", "␣"), ("\n", "⏎"), ("", "∅"), ("\x1b[2J", "⟨001B⟩[2J"), ("\u202eabc", "⟨202E⟩abc"), ("\u0301", "◌\u0301")],
+    [(" ", "␣"), ("\n", "⏎"), ("", "␣"), ("\x1b[2J", "⟨001B⟩[2J"), ("\u202eabc", "⟨202E⟩abc"), ("\u0301", "◌\u0301")],
 )
 def test_no_token_is_invisible_or_moves_the_cursor(token: str, shown: str) -> None:
     assert visible(token) == shown

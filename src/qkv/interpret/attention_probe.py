@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 
 from qkv.attention import Attend, TreePositions, watch
@@ -34,7 +35,7 @@ from qkv.pipelines.question_answerer import QuestionAnswerer
 from qkv.pipelines.tagger import encode_sentences, split_sentence
 from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.words import split_words
-from qkv.types import Float, Int, Tensor
+from qkv.types import Bool, Float, Int, Tensor
 
 MAX_WEIGHTS = 2**26  # kept in all: 12 layers of 12 heads fit for 680 tokens
 MAX_OPERANDS = 2**18  # numbers of the operands of attention kept in all
@@ -61,6 +62,7 @@ class TextAnswer(Answer):
     """Attention of a text, with the operands of some heads; of a language model also the next tokens."""
 
     operators: tuple[HeadOperator, ...] = ()
+    masks: Mapping[str, Bool[np.ndarray, "queries keys"]] = field(default_factory=dict)  # true: allowed; by layer
     next_tokens: tuple[NextToken, ...] = ()  # after each token
     prompt_tokens: int | None = None  # number of tokens before the generated ones; None if nothing was generated
 
@@ -152,7 +154,7 @@ class AttentionProbe(Pipeline):
         special = () if self._tokenizer is None else self._tokenizer.special_pieces
         return TextAnswer(
             text, prediction, score, tuple(maps), special=special, predictions=predictions,
-            operators=operators.heads(MAX_OPERANDS // share), next_tokens=following,
+            operators=operators.heads(MAX_OPERANDS // share), masks=operators.masks(), next_tokens=following,
             prompt_tokens=model_input.prompt_tokens, notes=self._notes(model_input),
         )  # fmt: skip
 

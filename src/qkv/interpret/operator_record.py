@@ -61,6 +61,14 @@ class OperatorRecording:
                 heads.append(_head(layer, head, request, weights))
         return tuple(heads)
 
+    def masks(self) -> dict[str, Bool[np.ndarray, "queries keys"]]:
+        """Return which keys the queries of a layer may attend to in any head, of masked layers called once."""
+        return {
+            layer: request.mask.to_dense(request.shape)[0].any(dim=0).expand(request.shape[2:4]).cpu().numpy()
+            for layer, [(request, _), *others] in self._calls.items()
+            if request.mask is not None and not others
+        }
+
 
 @contextmanager
 def record_operator(layers: Mapping[str, Attend], names: Sequence[str]) -> Iterator[OperatorRecording]:

@@ -13,6 +13,7 @@ from qkv import __version__
 from qkv.serve import openai_routes, task_routes
 from qkv.serve.api_page import POLICY, api_page
 from qkv.serve.errors import RESPONSES, RequestError, add_handlers
+from qkv.serve.example_inputs import example_input
 from qkv.serve.loaded import ModelPool
 from qkv.serve.metrics import Metrics
 from qkv.serve.middleware import LimitBody, Measure, RequireKey
@@ -87,8 +88,9 @@ def _correct_schema(app: FastAPI, *, keys: bool) -> None:
 @status_router.get("/", response_class=HTMLResponse, summary="The explorer")
 async def explorer(served: ServedModels) -> HTMLResponse:
     """Return the page that shows the attention of typed inputs."""
-    names = [model.name for model in served.pool.models.values() if "/attention" in model.pipelines]
-    return HTMLResponse(served_page(names))
+    models = [model for model in served.pool.models.values() if "/attention" in model.pipelines]
+    inputs = {model.name: example_input(model.name, model.pipelines) for model in models}
+    return HTMLResponse(served_page([*inputs], inputs=inputs))
 
 
 @status_router.get("/docs", response_class=HTMLResponse, include_in_schema=False)

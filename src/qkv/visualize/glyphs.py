@@ -11,8 +11,8 @@ _JOINERS = "\u200c\u200d"  # required by the spelling of some languages, e.g. Pe
 
 def visible(token: str) -> str:
     """Return a token with spaces marked, control characters escaped, and truncated if long."""
-    if not token:
-        return "∅"
+    if not token:  # a space that the tokenizer strips from the beginning of a text
+        return _MARKS[" "]
     shown = "".join(c if c in _JOINERS and len(token) > 1 else _visible_character(c) for c in token[:LONGEST_TOKEN])
     shown = f"◌{shown}" if unicodedata.combining(token[0]) else shown
     return f"{shown}{ELLIPSIS}" if len(token) > LONGEST_TOKEN else shown

@@ -38,7 +38,7 @@ def test_each_word_has_a_tile_coloured_by_its_attention(driver: WebDriver, tmp_p
         for levels in (blue(page, f"#words [data-index='{word}'] canvas"), blue(page, "#focus")):
             assert int(np.argmax(levels)) == cell
             assert sorted(levels)[:5] == [0] * 5
-        assert f"“{cell // 3 + 1},{cell % 3 + 1}” 1.0000" in page.text("readout")
+        assert f"row {cell // 3 + 1}, column {cell % 3 + 1} 1.0000" in page.text("readout")
     page.tokens("words")[1].click()
     assert page.run("return location.hash") == "#row=1"
     titles = "return qkvExplorer.shown().handle.figure().items.map(item => item.text)"

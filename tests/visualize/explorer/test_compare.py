@@ -66,7 +66,7 @@ def test_weights_under_the_pointer_are_those_of_each_model(
     path = compared(probes, tmp_path)
     page = Page(driver, path)
     assert page.one("#tabs [aria-selected=true]").text == "Side by side"
-    assert driver.title == f"Attention of {OLD} and {NEW}"
+    assert driver.title == f"Attention: {OLD} and {NEW}, {TEXT}"
     assert page.text("a-title").startswith(f"A {OLD}: ")
     assert page.text("b-title").startswith(f"B {NEW}: ")
     tips = "return [...document.querySelectorAll('.tip')].map(tip => tip.textContent)"
@@ -169,7 +169,7 @@ def test_one_colour_scale_for_both_sides_is_stated(driver: WebDriver, tmp_path: 
     page = Page(driver, save_page(answers, tmp_path / "page.html", model=[OLD, NEW]))
     assert "heads of both sides" in page.one(".scale").text
     assert page.run("return [...document.querySelectorAll('.ticks')].map(t => t.lastChild.textContent)") == ["1.00"]
-    page.choose("Colour scale", "each head to its maximum")
+    page.choose("Color scale", "one for each head")
     ends = page.run("return [...document.querySelectorAll('.ticks')].map(t => t.lastChild.textContent)")
     assert ends == ["0.50", "1.00"]
 
@@ -197,7 +197,7 @@ def test_hostile_names_and_tokens_stay_text(driver: WebDriver, tmp_path: Path) -
     page = Page(driver, path)
     page.hover_cell(0, 0)
     assert page.all("img") == []
-    assert driver.title == f"Attention of {HOSTILE} and {HOSTILE}2"
+    assert driver.title == f"Attention: {HOSTILE} and {HOSTILE}2, {HOSTILE}"
     assert page.complaints() == []
 
 
@@ -225,7 +225,7 @@ def test_captions_of_images_are_compared(driver: WebDriver, tmp_path: Path) -> N
     assert (coloured(page, "a"), coloured(page, "b")) == (0, 1)
     page.hover(page.tokens("b-rows")[1])
     assert (coloured(page, "a"), coloured(page, "b")) == (4, 5)
-    assert page.text("a-readout") == "“␣cat” attends to “2,2” 1.0000"
+    assert page.text("a-readout") == "“␣cat” attends to row 2, column 2 1.0000"
     page.hover(page.tokens("a-rows")[0])
     assert page.text("b-readout") == "No equal token."
     assert page.complaints() == []
@@ -242,8 +242,8 @@ def test_patches_of_images_are_compared(driver: WebDriver, tmp_path: Path) -> No
     assert (coloured(page, "a"), coloured(page, "b")) == (1, 3)
     page.run("document.querySelector('#b-image').focus()")
     page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-    assert page.text("a-readout").startswith("“1,2” attends to “1,3” 0.7000")
-    assert page.text("b-readout") == "“1,2” attends to “2,1” 1.0000"
+    assert page.text("a-readout").startswith("row 1, column 2 attends to row 1, column 3 0.7000")
+    assert page.text("b-readout") == "row 1, column 2 attends to row 2, column 1 1.0000"
     assert page.complaints() == []
 
 
@@ -266,11 +266,13 @@ def test_keys_move_on_both_sides_and_the_figure_has_both(
     driver: WebDriver, probes: list[AttentionProbe], tmp_path: Path
 ) -> None:
     page = Page(driver, compared(probes, tmp_path))
+    tops = page.run("return [...document.querySelectorAll('.stage')].map(each => each.getBoundingClientRect().y)")
+    assert tops[0] == tops[1]
     page.run("document.querySelectorAll('.map')[1].focus()")
-    page.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    page.press(Keys.ARROW_UP, Keys.ARROW_UP, Keys.ARROW_RIGHT)  # from the last query of a language model
     cells: Any = page.run("return qkvExplorer.state.pointed")
-    assert (cells["row"], cells["side"]) == (2, 1)
-    assert page.selected("a-rows") == [2]
+    assert (cells["row"], cells["side"]) == (8, 1)
+    assert page.selected("a-rows") == [8]
     texts = page.run("return qkvExplorer.shown().handle.figure().items.map(item => item.text ?? '')")
     assert any(text.startswith("A runs/old") for text in texts)
     assert any(text.startswith("B runs/new") for text in texts)

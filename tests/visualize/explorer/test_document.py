@@ -20,7 +20,7 @@ def test_sentences_and_words_are_shaded_by_weight(driver: WebDriver, tmp_path: P
     driver.get_log("browser")
     page = Page(driver, save_page([document_answer(document("It", " is", left_out=3))], tmp_path / "page.html"))
     assert page.text("heading") == "whatever → positive"
-    assert page.text("meta") == "3 more sentence(s) truncated"
+    assert page.text("example-notes") == "3 more sentence(s) truncated"
     assert page.candidates() == [("positive", 90.0), ("negative", 10.0)]
     assert page.run("return [...document.querySelectorAll('#sentences .weight')].map(w => w.textContent)") == [
         "0.250",

@@ -12,6 +12,7 @@ from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.llama import Llama, LlamaConfig
 from qkv.models.lstmn import LSTMN, LSTMNConfig
 from qkv.pipelines.generator import Generator
+from qkv.pipelines.output import AttentionMap
 from qkv.tokenizers import CharTokenizer
 from qkv.visualize import save_page
 from tests.visualize.explorer.browser import HOSTILE, Keys, Page, WebDriver
@@ -77,3 +78,27 @@ def test_a_text_encoder_has_no_next_tokens(driver: WebDriver, tmp_path: Path) ->
     answer = AttentionProbe(language_model("gpt2"), TOKENIZER)("cat")
     page = Page(driver, save_page([TextAnswer(answer.source, "", 0.0, answer.attention)], tmp_path / "page.html"))
     assert page.all("#tabs [data-view=generation]") == []
+
+
+def test_a_language_model_opens_on_its_next_tokens_or_its_last_query(driver: WebDriver, tmp_path: Path) -> None:
+    probe = AttentionProbe(language_model("gpt2"), TOKENIZER)
+    generated, plain = probe("the cat", max_new_tokens=3), probe("the cat")
+    page = Page(driver, save_page([generated, plain], tmp_path / "page.html"))
+    assert page.one("#tabs [aria-selected=true]").text == "Next token"
+    page.tokens("examples")[1].click()
+    assert page.one("#tabs [aria-selected=true]").text == "Matrix"
+    assert page.selected("rows") == [6]
+    best = int(np.argmax(plain.attention[0].average[6]))
+    assert page.lit("cols") == best
+
+
+def test_an_empty_token_is_a_space_of_full_height(driver: WebDriver, tmp_path: Path) -> None:
+    tokens = ("", "ab", "c")
+    answer = TextAnswer("ab c", "", 0.0, (AttentionMap("encoder.0", tokens, tokens, np.eye(3)[None]),))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    empty, full = page.tokens("rows")[:2]
+    assert empty.size["height"] == full.size["height"]
+    assert page.run("return document.querySelector('#rows .mark').dataset.mark") == "␣"
+    assert page.text("readout") == "“␣” attends to “␣” 1.0000"
+    page.tab("lines")
+    assert page.run("return document.querySelector('#query .mark').dataset.mark") == "␣"

@@ -149,11 +149,39 @@ def test_special_tokens_can_be_hidden_and_rows_rescaled(driver: WebDriver, tmp_p
     page.choose("Special tokens", "hidden")
     assert page.texts("cols") == ["a", "b"]
     np.testing.assert_allclose(page.plane(), weights[0, 1:3, 1:3].ravel(), atol=1e-5)
-    assert "weights unchanged" in page.one(".legend").text
+    assert page.one(".ticks").text.split()[-1] == "0.70"  # the scale includes the special tokens
     page.choose("Special tokens", "hidden, rows rescaled to 1")
     inner = weights[0, 1:3, 1:3]
     np.testing.assert_allclose(page.plane(), (inner / inner.sum(axis=1, keepdims=True)).ravel(), atol=2e-5)
-    assert "rescaled to sum to 1" in page.one(".legend").text
+    assert "rows rescaled to 1" in page.one(".legend").text
+
+
+def test_the_color_scale_ends_at_the_largest_rescaled_weight(driver: WebDriver, tmp_path: Path) -> None:
+    tokens = ("[CLS]", "a", "b", "c", "[SEP]")
+    weights = np.random.default_rng(3).dirichlet(np.full(5, 2.0), size=(2, 2, 5))
+    maps = tuple(AttentionMap(f"encoder.{i}", tokens, tokens, each) for i, each in enumerate(weights))
+    answer = Answer("a b c", "", 0.0, maps, special=("[CLS]", "[SEP]"))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"), "#special=renormalized&head=1")
+    rescaled = weights[:, :, 1:4, 1:4] / weights[:, :, 1:4, 1:4].sum(axis=3, keepdims=True)
+    peak = "return qkvExplorer.shown().handle.heatMap.scale().peak"
+    assert page.run(peak) == pytest.approx(rescaled.max(), abs=1e-4)
+    assert page.one(".ticks").text.split()[-1] == f"{rescaled.max():.2f}"
+    page.choose("Color scale", "one for each head")
+    assert page.run(peak) == pytest.approx(rescaled[0, 1].max(), abs=1e-4)
+    page.choose("Layer", "encoder.1")
+    assert page.run(peak) == pytest.approx(rescaled[1, 1].max(), abs=1e-4)
+
+
+def test_layers_without_special_tokens_have_no_control_of_them(driver: WebDriver, tmp_path: Path) -> None:
+    plain, marked = ("a", "b"), ("a", "[SEP]")
+    maps = tuple(
+        AttentionMap(f"encoder.{i}", each, each, np.full((1, 2, 2), 0.5)) for i, each in enumerate((plain, marked))
+    )
+    answer = Answer("a b", "", 0.0, maps, special=("[SEP]",))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    assert not page.shown("select[aria-label='Special tokens']")
+    page.choose("Layer", "encoder.1")
+    assert page.shown("select[aria-label='Special tokens']")
 
 
 def test_weights_are_exact_to_the_stated_precision(driver: WebDriver, tmp_path: Path) -> None:
@@ -171,10 +199,10 @@ def test_the_colour_scale_is_shared_unless_each_head_has_its_own(driver: WebDriv
     page = Page(driver, save_page([answer], tmp_path / "page.html"), "#head=1")
     pale = page.lightness("cols")[0]
     assert page.one(".ticks").text.split()[-1] == "1.00"
-    page.choose("Colour scale", "each head to its maximum")
+    page.choose("Color scale", "one for each head")
     assert page.lightness("cols")[0] < pale
     assert page.one(".ticks").text.split()[-1] == "0.25"
-    assert "each head" in page.one(".legend .note").text
+    assert "color scale: one for each head" in page.one(".legend .note").text
 
 
 def test_copied_tokens_equal_the_original_text(driver: WebDriver, tmp_path: Path) -> None:

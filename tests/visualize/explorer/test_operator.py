@@ -13,7 +13,7 @@ from qkv.interpret.attention_probe import AttentionProbe, TextAnswer
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.tokenizers import CharTokenizer
 from qkv.visualize import save_page
-from tests.visualize.explorer.browser import HOSTILE, Keys, Page, WebDriver, prefer
+from tests.visualize.explorer.browser import HOSTILE, LAYERS, Keys, Page, WebDriver, prefer
 
 pytestmark = pytest.mark.browser
 TEXT = "<b>cat"
@@ -71,8 +71,10 @@ def test_scores_mask_weights_and_output_are_those_of_the_head(driver: WebDriver,
     assert column(page, "weight") == [""] * len(TEXT)
     page.one("[data-stage='4']").click()
     assert column(page, "score")[row + 1 :] == ["−∞"]
+    assert "Hatched keys are masked." in page.text("operand-scale")
     page.one("[data-stage='5']").click()
-    np.testing.assert_allclose(numbers(column(page, "weight")), [*weights, 0], atol=1e-4)
+    assert column(page, "weight")[-1] == "masked"
+    np.testing.assert_allclose(numbers(column(page, "weight")[:-1]), weights, atol=1e-4)
     sentence = page.one("#explanation .numbers").text
     assert sentence.endswith(f"= {weights.max():.4f}")
     page.one("[data-stage='6']").click()
@@ -108,3 +110,31 @@ def test_nothing_moves_if_reduced_motion_is_preferred(driver: WebDriver, tmp_pat
     assert page.run(animation) == "none"
     assert not page.shown("#stage-play")
     prefer(driver, "light")
+
+
+def test_keys_that_do_not_fit_are_counted_in_their_place(driver: WebDriver, tmp_path: Path) -> None:
+    answer = AttentionProbe(gpt2(), TOKENIZER)("the cat " * 5)
+    assert isinstance(answer, TextAnswer)
+    page = Page(driver, save_page([answer], tmp_path / "page.html"), "#view=operator&head=0&row=39&stage=6")
+    weights = answer.attention[0].weights[0, 39]
+    assert len(column(page, "token")) == 32
+    hidden = sorted(np.argsort(-weights, kind="stable")[32:])
+    runs = np.split(hidden, np.flatnonzero(np.diff(hidden) > 1) + 1)
+    rows = page.run("return [...document.querySelectorAll('.hidden-keys')].map(row => row.textContent)")
+    found = [re.fullmatch(r"(\d+) keys? with weight (\d\.\d{4}) hidden", row) for row in rows]
+    assert [int(each[1]) for each in found if each] == [len(run) for run in runs]
+    np.testing.assert_allclose(
+        [float(each[2]) for each in found if each], [weights[run].sum() for run in runs], atol=1e-4
+    )
+    opacities = page.run(
+        "return [...document.querySelectorAll('.strip')].map(strip => getComputedStyle(strip).opacity)"
+    )
+    assert set(opacities) == {"1"}
+
+
+def test_a_page_says_why_there_is_no_operator(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, save_page([LAYERS, probed(gpt2())], tmp_path / "page.html"))
+    assert "text encoders and language models only" in page.text("notes")
+    page.tokens("examples")[1].click()
+    assert "Operator" not in page.text("notes")
+    assert page.shown("#tabs [data-view=operator]")

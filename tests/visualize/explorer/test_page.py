@@ -10,6 +10,9 @@ import pytest
 from qkv import __version__
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.visualize import save_page
+from qkv.visualize.explorer import build_payload
+from qkv.visualize.explorer.bundle import render
+from qkv.visualize.explorer.payload import to_script
 from tests.visualize.explorer.browser import (
     DATE,
     HOSTILE,
@@ -45,10 +48,86 @@ def test_the_page_opens_without_errors_or_network_access(driver: WebDriver, tmp_
 def test_the_page_names_model_command_and_version(driver: WebDriver, tmp_path: Path) -> None:
     path = save_page([DATE], tmp_path / "page.html", model="runs/dates", command="qkv view runs/dates 'x y'")
     page = Page(driver, path)
-    assert driver.title == page.text("title") == "Attention of runs/dates"
+    assert page.text("title") == "Attention of runs/dates"
+    assert driver.title == f"Attention: runs/dates, {SOURCE}"
     facts = page.text("facts")
     assert all(fact in facts for fact in ("runs/dates", "qkv view runs/dates 'x y'", __version__))
     assert "65535" in page.text("notes")
+
+
+def test_the_window_title_names_the_selected_input(driver: WebDriver, tmp_path: Path) -> None:
+    long = Answer("word " * 40, "", 0.0, DATE.attention)
+    path = save_page([LAYERS, long], tmp_path / "page.html", model="m")
+    assert "<title>Attention: m, abcd</title>" in path.read_text(encoding="utf-8")
+    page = Page(driver, path)
+    assert driver.title == "Attention: m, abcd"
+    page.tokens("examples")[1].click()
+    assert driver.title == f"Attention: m, {('word ' * 40)[:60]}…"
+
+
+def test_a_long_command_takes_one_line_and_can_be_copied(driver: WebDriver, tmp_path: Path) -> None:
+    command = "qkv view runs/dates " + " ".join(f"'input {i}'" for i in range(100))
+    page = Page(driver, save_page([DATE], tmp_path / "page.html", model="runs/dates", command=command))
+    shown = page.one("footer .command dd")
+    assert shown.size["height"] < 40
+    assert shown.get_attribute("title") == command
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    page.run("navigator.clipboard.writeText = async text => { window.copied = text; }")
+    page.one("#copy-command").click()
+    assert page.run("return window.copied") == command
+    assert page.text("status") == "The command is copied."
+
+
+def test_a_long_input_does_not_hide_the_output(driver: WebDriver, tmp_path: Path) -> None:
+    answer = Answer("word " * 300, "out " * 300, 0.0, DATE.attention)
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    source, target = page.one("#heading .source"), page.one("#heading .target")
+    assert 0 < source.size["height"] < 120
+    assert 0 < target.size["height"] < 120
+    assert target.location["y"] >= source.location["y"] + source.size["height"]
+
+
+def test_notes_on_an_example_are_at_the_top(driver: WebDriver, tmp_path: Path) -> None:
+    payload = build_payload([DATE, LAYERS])
+    payload["examples"][0]["notes"] = ["The input is truncated to 12 tokens."]
+    path = tmp_path / "page.html"
+    path.write_text(render("Attention", to_script(payload)), encoding="utf-8")
+    page = Page(driver, path)
+    note = page.one("#example-notes")
+    assert note.text == "The input is truncated to 12 tokens."
+    assert note.location["y"] < page.one("#tabs").location["y"]
+    page.tokens("examples")[1].click()
+    assert not page.shown("#example-notes")
+
+
+def test_unknown_tokens_keep_their_direction(driver: WebDriver, tmp_path: Path) -> None:
+    answer = Answer("x", "y", 0.0, DATE.attention, unknown=("ä", "שלום"))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    names = page.run("return [...document.querySelectorAll('#meta bdi')].map(name => name.textContent)")
+    assert names == ["“ä”", "“שלום”"]
+
+
+def test_an_embedded_page_links_to_the_full_page(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, save_page([LAYERS], tmp_path / "page.html"), "#layer=encoder.0&embed=1")
+    assert not any(page.shown(f"#{name}") for name in ("link", "theme", "svg", "png", "title"))
+    page.tokens("heads")[1].click()
+    assert page.run("return document.querySelector('#full').hash") == "#layer=encoder.0&head=0"
+
+
+def test_options_are_behind_a_disclosure_on_a_phone(driver: WebDriver, tmp_path: Path) -> None:
+    path = save_page([LAYERS, DATE], tmp_path / "page.html", model="runs/dates", command="qkv view " + "x" * 300)
+    assert Page(driver, path).shown("select[aria-label='Layer']")
+    narrow(driver, 390)
+    try:
+        page = Page(driver, path)
+        assert not page.shown("select[aria-label='Layer']")
+        assert page.one(".map").rect["y"] < 700
+        page.one("#options summary").click()
+        page.choose("Layer", "encoder.0")
+        assert page.run("return location.hash") == "#layer=encoder.0"
+        assert page.shown("select[aria-label='Layer']")
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_picking_another_example_shows_its_tokens(driver: WebDriver, tmp_path: Path) -> None:
@@ -94,7 +173,33 @@ def test_a_permalink_with_unknown_values_shows_the_defaults(driver: WebDriver, t
     page = Page(driver, path, "#view=none&example=99&layer=gone&head=77&row=1000&column=x&theme=pink&scale=%3Cb%3E")
     assert page.text("heading") == "abcd → wxyz"
     assert page.selected("rows") == [0]
+    ignored = "view=none, example=99, layer=gone, head=77, row=1000, column=x, theme=pink, scale=<b>"
+    assert page.text("status") == f"Ignored in the address: {ignored}."
+    assert page.run("return location.hash") in ("", "#")
     assert page.complaints() == []
+
+
+def test_the_rest_of_a_permalink_is_kept(driver: WebDriver, tmp_path: Path) -> None:
+    path = save_page([LAYERS], tmp_path / "page.html")
+    page = Page(driver, path, "#view=bogus&layer=encoder.0&nonsense=1&head=1")
+    assert page.text("status") == "Ignored in the address: view=bogus, nonsense=1."
+    assert page.run("return location.hash") == "#layer=encoder.0&head=1"
+    assert page.selected("heads") == [2]
+    page.run("location.hash = '#view=lines&heads=0+1&head=9'")
+    WebDriverWait(driver, 5).until(lambda _: page.text("status") == "Ignored in the address: head=9.")
+    assert page.run("return location.hash") == "#view=lines&heads=0+1"
+    page.run("location.hash = '#view=lines&head=1'")
+    WebDriverWait(driver, 5).until(lambda _: page.text("status") == "")
+    assert page.run("return qkvExplorer.state.heads") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "tab"), [("heads", "All heads"), ("side-by-side", "Side by side"), ("lines", "Lines")]
+)
+def test_views_have_the_names_of_their_tabs(driver: WebDriver, tmp_path: Path, name: str, tab: str) -> None:
+    page = Page(driver, save_page([LAYERS, LAYERS], tmp_path / "page.html"), f"#view={name}")
+    assert page.one("#tabs [aria-selected=true]").text == tab
+    assert page.text("status") == ""
 
 
 def test_hostile_tokens_are_escaped_in_every_view(driver: WebDriver, tmp_path: Path) -> None:

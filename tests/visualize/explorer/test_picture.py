@@ -56,7 +56,7 @@ def test_an_image_is_coloured_by_attention(driver: WebDriver, tmp_path: Path) ->
     assert [level > 0 for level in coloured(page)] == [False, False, False, True, False, False]
     page.tokens("readers")[1].click()
     assert page.selected("readers") == [1]
-    assert page.text("readout").startswith("“[mean]” attends to “2,1” 1.0000")
+    assert page.text("readout").startswith("“[mean]” attends to row 2, column 1 1.0000")
     page.tokens("examples")[1].click()
     assert page.shown(".map")
     assert not page.shown("#patches")
@@ -76,14 +76,14 @@ def test_hovering_a_patch_shows_its_attention(driver: WebDriver, tmp_path: Path)
     canvas = page.one("#patches")
     across, down = canvas.size["width"] // 3, canvas.size["height"] // 4
     ActionChains(driver).move_to_element_with_offset(canvas, across, -down).perform()
-    assert page.text("readout").startswith("“1,3” attends to “2,1” 0.7000")
+    assert page.text("readout").startswith("row 1, column 3 attends to row 2, column 1 0.7000")
     assert coloured(page)[3] == max(coloured(page))
     assert page.selected("readers") == []
     page.hover(page.tokens("heads")[0])
     assert page.text("readout").startswith("“[class]” attends to")
     page.run("document.querySelector('#patches').focus()")
     page.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
-    assert page.text("readout").startswith("“2,2” attends to")
+    assert page.text("readout").startswith("row 2, column 2 attends to")
 
 
 def test_an_image_stays_visible_under_even_weights(driver: WebDriver, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_an_image_stays_visible_under_even_weights(driver: WebDriver, tmp_path: 
         return [0.1, 0.9].map(x => context.getImageData(x * canvas.width, canvas.height / 3, 1, 1).data[1]);
     """
     dark, bright = page.run(script)
-    assert bright - dark > 200  # of 255: even weights are a fourth of the scale at most
+    assert bright - dark > 110  # of 140, the lightened image: even weights are a fourth of the scale at most
     ticks = "return [...document.querySelectorAll('.ticks span')].map(tick => tick.textContent)"
     assert page.run(ticks)[-1] == "0.67"  # 4 / 6
 
@@ -119,7 +119,8 @@ def test_rollout_is_the_product_of_the_layers_over_an_image_of_its_own_aspect_ra
     size = page.one("#patches").size
     assert size["width"] / size["height"] == pytest.approx(8 / 16, abs=0.05)  # of the file, not of the model's input
     best = 1 + int(np.argmax(mixed[0, 1:]))
-    assert f"“{PATCHES[best - 1]}” {mixed[0, best]:.4f}" in page.text("readout")
+    row, column = PATCHES[best - 1].split(",")
+    assert f"row {row}, column {column} {mixed[0, best]:.4f}" in page.text("readout")
 
 
 def test_an_image_is_shown_at_its_own_resolution(driver: WebDriver, tmp_path: Path) -> None:
@@ -161,4 +162,18 @@ def test_the_input_has_its_colours_and_the_attention_is_over_grey(driver: WebDri
     colour, grey = page.run(script)
     assert colour == [200, 60, 20]
     assert len(set(grey)) == 1
-    assert 60 < grey[0] < 150  # as bright as the colour
+    assert 150 < grey[0] < 200  # lighter than the color
+
+
+def test_attention_on_dark_pixels_is_visible(driver: WebDriver, tmp_path: Path) -> None:
+    rows = ("[class]", *PATCHES, "[mean]")
+    maps = (AttentionMap("encoder.0", rows, rows[:-1], np.tile(np.eye(7)[4], (1, 8, 1))),)
+    answer = PictureAnswer("dark.png", "cat", -0.1, maps, pixels=np.zeros((8, 12, 3), dtype=np.uint8), grid=(2, 3))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    script = """
+        const canvas = document.querySelector("#patches"), context = canvas.getContext("2d");
+        return [0.5, 2.5].map(x => [...context.getImageData(x / 3 * canvas.width, canvas.height * 0.75, 1, 1).data]);
+    """
+    attended, other = page.run(script)
+    assert sum(abs(a - b) for a, b in zip(attended, other, strict=True)) > 120
+    assert attended[2] - attended[0] > 80

@@ -20,6 +20,7 @@ class Server(ThreadingHTTPServer):
     """Answers with the input, and with what was changed."""
 
     requests: list[Any]
+    inputs: dict[str, str]
     key: str | None = None
 
 
@@ -27,7 +28,8 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        self.reply(200, served_page(["first", "second"]).encode(), "text/html; charset=utf-8")
+        page = served_page(["first", "second"], inputs=self.server.inputs)
+        self.reply(200, page.encode(), "text/html; charset=utf-8")
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -60,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     served = Server(("127.0.0.1", 0), Handler)
-    served.requests = []
+    served.requests, served.inputs = [], {}
     thread = threading.Thread(target=served.serve_forever)
     thread.start()
     yield served
@@ -87,7 +89,7 @@ def test_typing_shows_the_attention_of_the_input(driver: WebDriver, server: Serv
     page.one("#server-input").send_keys("abcd")
     page.until("heading", "abcd → ABCD")
     assert page.texts("cols") == list("abcd")
-    assert driver.title == "Attention of first"
+    assert driver.title == "Attention: first, abcd"
     assert server.requests[-1] == {
         "model": "first",
         "input": "abcd",
@@ -102,7 +104,7 @@ def test_ablated_heads_and_masked_tokens_are_sent_and_their_effect_is_shown(driv
     page.one("#ablate").click()
     page.until("heading", "ABCD!")
     assert server.requests[-1]["options"]["ablate"] == [{"layer": "decoder.0.cross", "head": 1}]
-    page.until("server-status", "Without the changes: ABCD")
+    page.until("server-status", "Original output: ABCD")
     page.tokens("cols")[2].click()
     page.one("#mask").click()
     page.until("heading", "ABCD!?")
@@ -165,9 +167,46 @@ def test_probabilities_of_a_classifier_without_and_with_a_head(driver: WebDriver
     page.until("heading", "good")
     assert page.candidates() == [("good", 90.0), ("bad", 10.0)]
     page.one("#ablate").click()
-    page.until("server-status", "With them")
+    page.until("server-status", "After intervention")
     assert page.text("server-status") == (
-        "Without the changes: good 90.00 %, bad 10.00 %. With them: good 70.00 %, bad 30.00 %"
+        "Original output: good 90.00 %, bad 10.00 %. After intervention: good 70.00 %, bad 30.00 %"
     )
     assert page.candidates() == [("good", 70.0), ("bad", 30.0)]
     assert page.complaints() == []
+
+
+def test_the_page_starts_with_an_example_of_the_model(driver: WebDriver, server: Server) -> None:
+    server.inputs = {"first": "abcd", "second": "wxyz"}
+    page = ServedPage(driver, server)
+    page.until("heading", "abcd → ABCD")
+    assert "attention weights" in page.text("server-intro")
+    assert page.run("return document.querySelector('#server-intro a').pathname") == "/docs"
+    page.choose("Model", "second")
+    page.until("heading", "wxyz → WXYZ")
+    page.one("#server-input").send_keys("!")
+    page.until("heading", "wxyz!")
+    page.choose("Model", "first")  # an input that was typed stays
+    page.until("heading", "wxyz! → WXYZ!")
+    again = ServedPage(driver, server, "#input=abab")
+    again.until("heading", "abab → ABAB")
+
+
+def test_pins_and_masks_are_removed_when_the_tokens_change(driver: WebDriver, server: Server) -> None:
+    page = ServedPage(driver, server, "#input=abcd&head=1&row=1")
+    page.until("heading", "ABCD")
+    assert page.selected("rows") == [1]
+    page.tokens("cols")[2].click()
+    page.one("#mask").click()
+    page.until("heading", "ABCD?")
+    assert "column=2" in page.run("return location.hash")
+    page.one("#server-input").send_keys("e")
+    page.until("heading", "abcde → ABCDE")
+    assert page.text("server-status") == "The mask was removed, because the input changed."
+    assert page.run("return location.hash") == "#head=1&input=abcde&model=first"
+    page.tokens("cols")[2].click()
+    page.one("#mask").click()
+    page.until("heading", "ABCDE?")
+    page.choose("Model", "second")
+    page.until("server-status", "The mask was removed, because the model changed.")
+    assert server.requests[-1]["options"]["mask"] == []
+    assert "column" not in page.run("return location.hash")

@@ -25,29 +25,31 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
       destroy(),          remove observers
     }                     all optional
 
-`state` (state.js) has view, example, layer, head, row and column (pinned tokens), special, scale, curve and theme, all
-kept in the address, and `pointed`, the { row, column } under the pointer. `state.set({...})` changes it; a view may add
-keys, whose values are strings. Helpers: context.js (selected example, layer, head, plane, colour scale; `describe`),
-weights.js (`planeOf`, `thumbnail`, `paint`), colour.js (`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js
-(`heatMap` with pan and zoom, `heatMapFigure`), timeline.js (`timeline`: heat maps over one time axis), matching.js
-(`matching`: equal tokens of two texts), heads.js (`headStrip`), candidates.js (`candidateBar`, `percent`), image.js
-(`drawImage`, `drawOverlay`), text.js (`visible`, `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`,
-`button`). All data is inserted as text, never as markup; inline event handlers, style attributes in markup, outside
-requests, eval and images from addresses are blocked by the page's policy (draw images on a canvas).
+`state` (state.js) has view, example, layer, head, heads, row and column (pinned tokens), special, scale, curve and
+theme, all kept in the address (a new key needs a rule in address.js), and `pointed`, the { row, column } under the
+pointer. `state.set({...})` changes it; a view may add keys, whose values are strings. Helpers: context.js (selected
+example, layer, head, plane, colour scale; `describe`), weights.js (`planeOf`, `thumbnail`, `paint`), colour.js
+(`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js (`heatMap` with pan and zoom, `heatMapFigure`),
+timeline.js (`timeline`: heat maps over one time axis), matching.js (`matching`: equal tokens of two texts), heads.js
+(`headStrip`), candidates.js (`candidateBar`, `percent`), image.js (`drawImage`, `drawOverlay`), text.js (`visible`,
+`spelled`, `quoted`), dom.js (`element`, `listbox`, `select`, `button`). All data is inserted as text, never as markup;
+inline event handlers, style attributes in markup, outside requests, eval and images from addresses are blocked by the
+page's policy (draw images on a canvas).
 
 The payload, format "qkv-attention", version 1:
 
-    format, version, qkv (version), title, model, command, view (the one shown first; "" for any)
+    format, version, qkv (version), title, titled (whether it was given), model, command, view (the one shown first;
+                 "" for any)
     ramps        {light, dark}: colours of the scale; negative_ramps: those of negative scores
     notes        sentences on precision and completeness
     examples     [example]
-    server       {endpoint, models}, of a served page only
+    server       {endpoint, docs (its address), models, inputs (to start with, by model)}, of a served page only
 
     example      model, source, text, score (null if undefined, or if there are predictions), score_name, predictions,
                  unknown (tokens), notes (sentences), texts (distinct token sequences), special (display text of
                  special tokens), maps, picture ({kind: "patches", "caption" or "explanation", grid, and an image} or
-                 null), beams (or null), generation (or null), operators (heads), document, audio, memory, episode and
-                 explanation (or null)
+                 null), beams (or null), generation (or null), operators (heads), operator_note (why there are none),
+                 document, audio, memory, episode and explanation (or null)
     predictions  [{part (a word, "mask 1", "" for the whole input), candidates [[text, probability]], the first ones}]
     image        height, width, type, values: base64 of a PNG or JPEG file
     episode      images, the support set and then the query, their classes, and the predicted class
@@ -65,7 +67,11 @@ The payload, format "qkv-attention", version 1:
                  allowed, weights, output: {shape, values}}], values as base64 of little-endian float32
     beams        hypotheses (examples with one map), leaves (the last node of each), nodes [{step, parent (index or -1),
                  token, log_p, score (null if it goes on), kept}]
-    map          layer, rows and columns (indices into texts), heads, weights, statistics, overview
+    map          layer, rows and columns (indices into texts), mask (index into masks, or null), heads, weights,
+                 statistics, overview
+    masks        of an example: {encoding: "runs", values: little-endian uint32 [rows, 2], the first allowed column of
+                 each row and the one after the last}, or {encoding: "bits", values: the bits of [rows, columns], 1
+                 where attention is allowed, most significant bit first}
     weights      {encoding: "dense", steps}: base64 of little-endian uint16 [heads, rows, columns]; a weight is
                  step / 65535
                  {encoding: "sparse", k, columns, steps}: the k largest weights of each row, largest first, as uint16

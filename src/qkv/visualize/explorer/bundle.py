@@ -13,10 +13,19 @@ _IMPORT = re.compile(r"^import \{ ([^}]*) \} from \"(\.[^\"]*)\";$", re.MULTILIN
 _EXPORT = re.compile(r"^export (async function|function|const|class) (\w+)", re.MULTILINE)
 
 
-def render(title: str, data: str, *, served: bool = False) -> str:
-    """Return the page with `data`, JSON that is safe inside a script element; a served page may call its server."""
+def render(title: str, data: str, *, name: str = "", served: bool = False) -> str:
+    """Return the page with `data`, JSON that is safe inside a script element; a served page may call its server.
+
+    `name` is the title of the window, by default that of the page.
+    """
     style, script = stylesheet(), bundle("app.js")
-    parts = {"title": html.escape(title), "data": data, "style": style, "script": script}
+    parts = {
+        "title": html.escape(title),
+        "name": html.escape(name or title),
+        "data": data,
+        "style": style,
+        "script": script,
+    }
     parts["policy"] = content_policy([style], [script], served=served)
     # A single pass, so that placeholders inside tokens or the title are not expanded.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("shell.html"))

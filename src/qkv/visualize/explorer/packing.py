@@ -132,6 +132,11 @@ def pack_matrix(matrix: Float[np.ndarray, "rows columns"]) -> dict[str, Any]:
     return {"shape": [*matrix.shape], "values": _encode(np.asarray(matrix, dtype="<f4"))}
 
 
+def pack_integers(values: Shaped[np.ndarray, "..."], dtype: str = "<u4") -> str:
+    """Return integers as base64, by default of little-endian uint32."""
+    return _encode(values.astype(dtype))
+
+
 def pack_bytes(values: Shaped[np.ndarray, "..."], low: float, high: float) -> str:
     """Return numbers from `low` to `high` in 255 steps, as base64 of bytes."""
     return _encode(np.rint((values - low) / ((high - low) or 1.0) * 255).clip(0, 255).astype(np.uint8))

@@ -20,9 +20,10 @@ from qkv.visualize.explorer.document_part import DocumentAnswer, document_notes,
 from qkv.visualize.explorer.episode_part import episode_notes, episode_part
 from qkv.visualize.explorer.explanation_part import ExplanationAnswer, explained_picture, explanation_part
 from qkv.visualize.explorer.image_part import image_part
+from qkv.visualize.explorer.mask_part import mask_part
 from qkv.visualize.explorer.memory_part import MemoryAnswer, memory_part
 from qkv.visualize.explorer.packing import STEPS, Plan, pack, plan, shape_of
-from qkv.visualize.explorer.text_parts import generation_part, operator_part, prediction_part
+from qkv.visualize.explorer.text_parts import generation_part, operator_note, operator_part, prediction_part
 
 FORMAT, VERSION = "qkv-attention", 1
 MAX_BYTES = 14_500_000  # of a payload, so that a page is smaller than 15 MB
@@ -61,6 +62,7 @@ def build_payload(
         "version": VERSION,
         "qkv": __version__,
         "title": title or (f"Attention of {shown}" if shown else "Attention"),
+        "titled": bool(title),
         "model": shown,
         "command": command,
         "view": "compare" if len(names) > 1 else "",
@@ -90,6 +92,7 @@ def _example(answer: Answer, max_media_bytes: int = MAX_BYTES) -> dict[str, Any]
     """Return an example without its weights."""
     # Most layers share their tokens: each distinct sequence is stored once and referenced by index.
     texts = list(dict.fromkeys(tokens for m in _maps(answer) for tokens in (m.rows, m.columns)))
+    masks, mask_of = mask_part(answer, _maps(answer))
     return {
         "picture": _picture(answer, max_media_bytes),
         "episode": episode_part(answer, max_media_bytes) if isinstance(answer, EpisodeAnswer) else None,
@@ -99,6 +102,7 @@ def _example(answer: Answer, max_media_bytes: int = MAX_BYTES) -> dict[str, Any]
         "memory": memory_part(answer) if isinstance(answer, MemoryAnswer) else None,
         "generation": generation_part(answer) if isinstance(answer, TextAnswer) else None,
         "operators": operator_part(answer) if isinstance(answer, TextAnswer) else [],
+        "operator_note": operator_note(answer) if _is_text(answer) else "",
         "beams": _beams(answer) if isinstance(answer, SearchedAnswer) else None,
         "source": answer.source,
         "text": answer.text,
@@ -110,9 +114,17 @@ def _example(answer: Answer, max_media_bytes: int = MAX_BYTES) -> dict[str, Any]
         "texts": texts,
         "special": [token for token in answer.special if any(token in tokens for tokens in texts)],
         "maps": [
-            {"layer": m.layer, "rows": texts.index(m.rows), "columns": texts.index(m.columns)} for m in _maps(answer)
+            {"layer": m.layer, "rows": texts.index(m.rows), "columns": texts.index(m.columns), "mask": mask}
+            for m, mask in zip(_maps(answer), mask_of, strict=True)
         ],
+        "masks": masks,
     }
+
+
+def _is_text(answer: Answer) -> bool:
+    """Return whether an answer has attention between the tokens of texts."""
+    others = (PictureAnswer, Caption, Segment, DocumentAnswer, MemoryAnswer, EpisodeAnswer, ExplanationAnswer)
+    return bool(answer.attention) and not isinstance(answer, others)
 
 
 def _score_name(answer: Answer) -> str:

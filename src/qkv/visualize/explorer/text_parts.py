@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.interpret.attention_probe import TextAnswer
+from qkv.interpret.attention_probe import MAX_OPERANDS, TextAnswer
 from qkv.pipelines.output import Answer, Candidate
 from qkv.visualize.explorer.packing import pack_matrix
 
@@ -38,6 +38,21 @@ def prediction_part(answer: Answer) -> list[dict[str, Any]]:
 def pack_candidates(candidates: Sequence[Candidate]) -> list[list[str | float]]:
     """Return pairs of a text and its probability."""
     return [[each.text, round(each.probability, _DECIMALS)] for each in candidates]
+
+
+def operator_note(answer: Answer) -> str:
+    """Return why a text has no operator view, or ""."""
+    if not isinstance(answer, TextAnswer):
+        return (
+            "There is no Operator view: the vectors of queries, keys and values are recorded for text encoders and "
+            "language models only."
+        )
+    if answer.operators:
+        return ""
+    return (
+        f"There is no Operator view: the vectors of a head exceed the page's limit of {MAX_OPERANDS:,} numbers, or the "
+        "model attends token by token."
+    )
 
 
 def operator_part(answer: TextAnswer) -> list[dict[str, Any]]:

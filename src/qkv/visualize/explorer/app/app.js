@@ -1,18 +1,21 @@
 // The application: header, examples, tabs of views, controls, export and footer.
 
+import { ignoredKeys, viewName } from "./address.js";
 import { scoreText } from "./candidates.js";
-import { current, exampleOf, isDark, onSystemTheme, themeColours } from "./context.js";
+import { current, exampleOf, isDark, onSystemTheme, SCALES, themeColours } from "./context.js";
 import { button, byId, element, listbox, mark, option, select } from "./dom.js";
 import { download, toCanvas, toSvg } from "./export.js";
 import { headName } from "./heads.js";
 import { showPredictions } from "./predictions.js";
 import { serverForm } from "./server.js";
-import { createState } from "./state.js";
-import { clipped, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
+import { createState, permalink } from "./state.js";
+import { clipped, LONGEST_NAME, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
 import { VIEWS } from "./views/index.js";
 
+const LONGEST_LINE = 120; // characters of a source and an output on one line
 const payload = JSON.parse(byId("data").textContent), state = createState();
 byId("data").textContent = ""; // frees the memory of the text
+const withSpecial = new Proxy(state, { get: (all, key) => key === "special" ? "shown" : all[key] }); // no such control
 let shown = null; // the rendered view: { view, handle, example }
 
 const CONTROLS = {
@@ -28,25 +31,41 @@ const CONTROLS = {
     const heads = [["average", "average"], ...[...Array(map.heads).keys()].map(each => [each, `head ${each}`])];
     return select("Head", heads, head, value => state.set({ head: value === "average" ? value : Number(value) }));
   },
-  special: () => exampleOf(payload, state).special.length === 0 ? null
+  special: () => !hasSpecial() ? null
     : select("Special tokens",
       [["shown", "shown"], ["hidden", "hidden"], ["renormalized", "hidden, rows rescaled to 1"]], state.special,
       special => state.set({ special })),
   scale: () =>
-    select("Colour scale", [["shared", "one for all heads"], ["own", "each head to its maximum"]], state.scale,
+    select("Color scale", Object.entries(SCALES), state.scale,
       scale => state.set({ scale })),
   curve: () =>
-    select("Colours", [["", "automatic"], ["linear", "linear"], ["root", "square root"]], state.curve,
+    select("Color curve", [["", "automatic"], ["linear", "linear"], ["root", "square root"]], state.curve,
       curve => state.set({ curve })),
 };
+
+/** Whether the selected layer has special tokens; of all heads, whether any layer has. */
+function hasSpecial() {
+  const { example, map } = current(payload, state), all = shown?.view.name === "model" ? example.maps : [map];
+  const tokens = all.filter(Boolean).flatMap(each => [example.texts[each.rows], example.texts[each.columns]]);
+  return example.special.some(token => tokens.some(each => each.includes(token)));
+}
 
 function showHeader() {
   byId("title").textContent = payload.title;
   const facts = [["Model", payload.model], ["Command", payload.command],
     ["qkv", payload.qkv]].filter(([, value]) => value);
   byId("facts").replaceChildren(...facts.map(([name, value]) =>
-    element("div", "", {}, element("dt", name), element("dd", clipped(value)))));
-  byId("notes").replaceChildren(...payload.notes.map(note => element("p", note)));
+    element("div", "", { className: name === "Command" ? "command" : "" }, element("dt", name),
+      element("dd", clipped(value), { title: clipped(value) }),
+      ...name === "Command" ? [button("Copy", () => copy(value, "The command is copied."), { id: "copy-command" })]
+        : [])));
+  showNotes();
+}
+
+/** Notes on the page, and why the selected example has no view of the operator. */
+function showNotes() {
+  const notes = [...payload.notes, exampleOf(payload, state)?.operator_note].filter(Boolean);
+  byId("notes").replaceChildren(...notes.map(note => element("p", note)));
 }
 
 /** Whether the examples are of several models. */
@@ -62,20 +81,52 @@ function showExamples() {
   byId("columns").classList.toggle("single", payload.examples.length <= 1);
 }
 
+/** Copy a text, and say so. */
+async function copy(text, done) {
+  await navigator.clipboard?.writeText(text).catch(() => {});
+  byId("status").textContent = done;
+}
+
+/** The title of the window: that of the page, or the model and the input. */
+const windowTitle = example => payload.titled || !example ? payload.title
+  : `Attention: ${[payload.model, clipped(example.source, LONGEST_NAME)].filter(Boolean).join(", ")}`;
+
 function showExample() {
   const example = exampleOf(payload, state),
     [source, text] = [example.source, example.text].map(whole => clipped(whole));
+  document.title = windowTitle(example);
   mark(byId("examples"), state.example);
-  byId("heading").replaceChildren(element("bdi", source, { className: text ? "from" : "" }),
-    ...text ? [element("span", " → ", { className: "from" }), element("bdi", text)] : []);
-  byId("meta").textContent = [
+  // Long texts are separate blocks, each with its own number of lines.
+  byId("heading").classList.toggle("long", source.length + text.length > LONGEST_LINE);
+  byId("heading").replaceChildren(
+    element("span", "", { className: `source ${text ? "from" : ""}`, title: source }, element("bdi", source)),
+    ...text ? [element("span", " → ", { className: "from arrow" }),
+      element("span", "", { className: "target", title: text }, element("bdi", text))] : []);
+  const parts = [
     severalModels() ? clipped(example.model) : "",
     example.maps.length === 1 ? clipped(example.maps[0].layer, LONGEST_TOKEN) : "",
     example.predictions.length ? "" : scoreText(example),
-    example.unknown.length ? clipped(`out of vocabulary: ${example.unknown.map(quoted).join(" ")}`) : "",
-    ...example.notes,
-  ].filter(Boolean).join(" · ");
+    ...example.episode ? example.notes : [], // whether the prediction is correct
+  ].filter(Boolean).map(part => [part]);
+  if (example.unknown.length) parts.push(["out of vocabulary: ", ...outOfVocabulary(example.unknown)]);
+  byId("meta").replaceChildren(...parts.flatMap((part, i) => i ? [" · ", ...part] : part));
+  const notes = example.episode ? [] : example.notes;
+  byId("example-notes").replaceChildren(...notes.map(note => element("li", clipped(note))));
+  byId("example-notes").hidden = !notes.length;
   showPredictions(byId("predictions"), payload, state);
+  showNotes();
+}
+
+/** The unknown tokens, each quoted with its own direction; as many as fit. */
+function outOfVocabulary(tokens) {
+  const nodes = [];
+  let length = 0;
+  for (const token of tokens) {
+    length += Math.min(token.length, LONGEST_TOKEN);
+    if (length > LONGEST_TEXT) return [...nodes, " …"];
+    nodes.push(...nodes.length ? [" "] : [], element("bdi", quoted(token)));
+  }
+  return nodes;
 }
 
 /** Why there is nothing to show, or "". */
@@ -87,9 +138,12 @@ function silence() {
   return example.texts[map.rows].length && example.texts[map.columns].length ? "" : "No tokens to show.";
 }
 
-/** The view that the state names, else the one that the payload names, else the first. */
+/** The view that the state names, else the one of the payload, else that of generated tokens, else the first. */
 const preferred = accepted =>
-  [state.view, payload.view].map(name => accepted.find(view => view.name === name)).find(Boolean) ?? accepted[0];
+  [state.view, payload.view, generates(exampleOf(payload, state)) ? "generation" : ""]
+    .map(name => accepted.find(view => view.name === name)).find(Boolean) ?? accepted[0];
+
+const generates = example => Number.isInteger(example?.generation?.prompt);
 
 function show() {
   const message = silence(),
@@ -100,14 +154,20 @@ function show() {
   showTabs(accepted, view);
   shown?.handle?.destroy?.();
   byId("view").replaceChildren();
-  byId("tools").hidden = !view;
+  byId("options").hidden = !view;
   shown = view ? { view, handle: null, example: exampleOf(payload, state) } : null;
   if (!view) return;
   showControls(view);
   byId("view").setAttribute("aria-label", view.label);
-  shown.handle = view.render(byId("view"), payload, state);
+  shown.handle = view.render(byId("view"), payload, view.controls?.includes("special") ? state : withSpecial);
   byId("exports").hidden = !shown.handle?.figure;
+  byId("options").hidden = !shown.handle?.figure && !byId("controls").children.length;
 }
+
+const phone = matchMedia("(max-width: 56rem)");
+
+/** On a phone the options are closed at first; in a wide window they are always shown. */
+const foldOptions = () => { byId("options").open = !phone.matches; };
 
 function showTabs(accepted, view) {
   byId("tabs").hidden = accepted.length <= 1;
@@ -140,7 +200,7 @@ function update(changed) {
 function showTheme() {
   document.documentElement.dataset.theme = state.theme;
   byId("theme").textContent = isDark(state) ? "Light" : "Dark";
-  byId("theme").ariaLabel = isDark(state) ? "Use light colours" : "Use dark colours";
+  byId("theme").ariaLabel = isDark(state) ? "Use light colors" : "Use dark colors";
 }
 
 /** File name of an export: the model, the view and the example. */
@@ -168,10 +228,9 @@ function listen() {
     for (const child of byId("examples").children) child.hidden = !child.textContent.toLowerCase().includes(wanted);
   });
   byId("theme").addEventListener("click", () => state.set({ theme: isDark(state) ? "light" : "dark" }));
-  byId("link").addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(location.href).catch(() => {});
-    byId("status").textContent = "The address of this view is copied.";
-  });
+  byId("link").addEventListener("click", () => copy(location.href, "The address of this view is copied."));
+  phone.addEventListener("change", foldOptions);
+  foldOptions();
   byId("svg").addEventListener("click", () => {
     const text = toSvg(captioned(shown.handle.figure()), { title: payload.title, ...themeColours(payload, state) });
     download(new Blob([text], { type: "image/svg+xml" }), fileName("svg"));
@@ -209,9 +268,10 @@ function shortcut(event) {
 }
 
 /** Show another payload in the place of this one, in served mode. */
-function replacePayload({ examples, notes, title, model, command, view }) {
-  Object.assign(payload, { examples, notes, title, model, command, view });
-  document.title = title;
+function replacePayload({ examples, notes, title, titled, model, command, view }) {
+  const first = !payload.examples.length;
+  Object.assign(payload, { examples, notes, title, titled, model, command, view });
+  if (first) checkAddress();
   showAll();
 }
 
@@ -223,9 +283,32 @@ function showAll() {
   show();
 }
 
-document.documentElement.classList.toggle("embedded", "embed" in state);
+/** An embedded page links to the same view without embed=1. */
+function showFullLink() {
+  byId("full").hidden = false;
+  byId("full").href = permalink({ ...state, embed: "" });
+}
+
+/** Accept the names of tabs as views; name the parts of the address that are ignored, and remove them from it. */
+function checkAddress() {
+  const ignored = ignoredKeys(location.hash, payload, state, VIEWS);
+  state.set({ view: viewName(state.view) });
+  byId("status").textContent = ignored.length
+    ? `Ignored in the address: ${ignored.map(([key, value]) => visible(`${key}=${value}`)).join(", ")}.` : "";
+  if (!ignored.length) return;
+  state.reset(ignored.map(([key]) => key));
+  history.replaceState(null, "", permalink(state));
+}
+
 listen();
+checkAddress();
 state.listen(update);
+addEventListener("hashchange", checkAddress);
+if ("embed" in state) {
+  document.documentElement.classList.add("embedded");
+  showFullLink();
+  state.listen(showFullLink);
+}
 showAll();
 if (payload.server) serverForm(byId("server"), payload, state, replacePayload);
 window.qkvExplorer = { payload, state, shown: () => shown };

@@ -69,7 +69,7 @@ function fillGroup(group, tokens, indices, spell) {
   group.replaceChildren(...indices.flatMap(i => {
     const token = tokens[i], cell = option(i, ...spell(token));
     cell.dir = "auto";
-    if (!token.trim()) cell.ariaLabel = token ? "space" : "nothing";
+    if (!token.trim()) cell.ariaLabel = "space";
     if (token.length > LONGEST_TOKEN) cell.title = `${token.length} characters: ${visible(token, LONGEST_TITLE)}`;
     return words ? [cell, " "] : [cell];
   }));

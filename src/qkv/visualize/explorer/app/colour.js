@@ -51,8 +51,11 @@ const tick = value => value === 0 ? "0"
   : (Math.abs(value) >= 0.01 ? value.toFixed(2) : Math.abs(value) >= 0.001 ? value.toPrecision(2)
     : value.toExponential(1)).replaceAll("-", "−");
 
-/** A legend: the gradient with the weights at five positions, and a note on what the scale covers. */
-export function legend(scale, note) {
+/**
+ * A legend: the gradient with the weights at five positions, and a note on what the scale covers; `masked` adds the
+ * hatch of masked cells.
+ */
+export function legend(scale, note, masked = false) {
   const gradient = element("span", "", { className: "gradient" });
   const from = scale.low < 0 ? -1 : 0; // positions of the legend are shares of the peak
   const valueAt = share => Math.sign(share) * scale.peak * Math.abs(share) ** (1 / scale.power);
@@ -61,7 +64,9 @@ export function legend(scale, note) {
   const ticks = element("span", "", { className: "ticks" });
   for (const at of [0, 0.25, 0.5, 0.75, 1]) ticks.append(element("span", tick(valueAt(from + (1 - from) * at))));
   const bar = element("span", "", { className: "bar" }, gradient, ticks);
-  const curve = scale.curve === "root" ? `colour by the square root of the ${scale.name.toLowerCase()}` : "";
+  const curve = scale.curve === "root" ? `color by the square root of the ${scale.name.toLowerCase()}` : "";
   return element("div", "", { className: "legend" }, element("span", scale.name), bar,
+    ...masked ? [element("span", "", { className: "masked-key" }, element("span", "", { className: "swatch hatched" }),
+      "masked")] : [],
     element("span", [note, curve].filter(Boolean).join("; "), { className: "note" }));
 }

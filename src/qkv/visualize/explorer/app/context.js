@@ -44,13 +44,14 @@ export function scaleFor(payload, state, map, head, example = exampleOf(payload,
   return scaleOf((peak, curve) => colourScale(ramp, peak, curve), example, map, head, state);
 }
 
+/** Names of the color scales, in the control and in legends. */
+export const SCALES = { shared: "one for all layers and heads", own: "one for each head" };
+
 /** What the colour scale covers, for its legend. */
 export function scaleNote(state, several) {
-  if (state.special === "renormalized") return "special tokens are hidden, and each row is rescaled to sum to 1";
-  const scale = state.scale === "own" ? "0 to the largest weight of each head" : "one scale for all layers and heads";
-  return [several || state.scale === "own" ? scale : "",
-    state.special === "hidden" ? "special tokens are hidden, weights unchanged" : ""]
-    .filter(Boolean).join("; ");
+  const special = { hidden: "special tokens hidden", renormalized: "special tokens hidden, rows rescaled to 1" };
+  return [several || state.scale === "own" ? `color scale: ${SCALES[state.scale] ?? SCALES.shared}` : "",
+    special[state.special] ?? ""].filter(Boolean).join("; ");
 }
 
 /** Labels of the rows and columns: output and input of an encoder-decoder, steps and locations, or query and key. */
@@ -60,7 +61,9 @@ export function axisNames(example, map) {
   return example.memory ? ["Step", "Location"] : reads && example.text ? ["Output", "Input"] : ["Query", "Key"];
 }
 
+const LEAST = "with a weight of 0.01 or more";
 const ATTENTION = { verbs: ["attends to", "is attended to by"],
+  none: [` attends to no key ${LEAST}`, `: no query attends to it ${LEAST}`],
   rowName: token => quotation(visible(token)), columnName: token => quotation(visible(token)) };
 
 /**
@@ -69,13 +72,16 @@ const ATTENTION = { verbs: ["attends to", "is attended to by"],
  */
 export function describe(plane, { row, column }, words = {}) {
   const both = row !== null && column !== null, { verbs, rowName, columnName } = { ...ATTENTION, ...words };
+  const none = words.verbs?.map(verb => ` ${verb} nothing ${LEAST}`) ?? ATTENTION.none;
   const rows = { tokens: plane.rowTokens, name: rowName }, columns = { tokens: plane.columnTokens, name: columnName };
   const [subject, others, named] = row !== null ? [rowName(rows.tokens[row]), plane.columns, columns]
     : [columnName(columns.tokens[column]), plane.rows, rows];
+  if (both && plane.masked?.(row, column))
+    return { nodes: [columnName(columns.tokens[column]), " is masked for ", subject], strongest: [column] };
   const weight = index => row !== null ? plane.at(row, index) : plane.at(index, column);
   const strongest = both ? [column] : largest(others, weight);
   const verb = ` ${verbs[row !== null ? 0 : 1]} `;
-  const nodes = [subject, strongest.length ? verb : `${verb}nothing with a weight of at least 0.01`];
+  const nodes = [subject, strongest.length ? verb : none[row !== null ? 0 : 1]];
   for (const index of strongest)
     nodes.push(element("span", "", { className: "pair" }, named.name(named.tokens[index]), " ",
       element("span", number(weight(index)), { className: "number" }), " "));

@@ -6,7 +6,7 @@ import { paint, thumbnail } from "./weights.js";
 
 /** A canvas with the thumbnail of a head; `small` replaces the weights, such as those over an image. */
 export function thumbnailCanvas(payload, state, map, head, small = null) {
-  const { example } = current(payload, state), values = small ?? thumbnail(example, map, head);
+  const { example } = current(payload, state), values = small ?? thumbnail(example, map, head, state.special);
   const shape = Math.min(1, Math.max(0.25, values.height / values.width));
   const canvas = element("canvas", "", { width: 144, height: Math.round(144 * shape) }),
     context = canvas.getContext("2d");
@@ -18,8 +18,11 @@ export function thumbnailCanvas(payload, state, map, head, small = null) {
 /** Name of a head. */
 export const headName = head => head === "average" ? "average" : `head ${head}`;
 
-/** Create the row of heads, "average" first; hidden if the layer has one head. */
-export function headStrip(container, payload, state, smallOf = () => null) {
+/**
+ * Create the row of heads, "average" first; hidden if the layer has one head. `toggle(head)` is called for a click with
+ * the shift key, and for Shift + Enter.
+ */
+export function headStrip(container, payload, state, smallOf = () => null, toggle = null) {
   const label = element("span", "Head", { className: "label", id: "heads-label" });
   const group = element("div", "", { id: "heads", role: "listbox" });
   group.setAttribute("aria-labelledby", "heads-label");
@@ -27,9 +30,26 @@ export function headStrip(container, payload, state, smallOf = () => null) {
   const strip = element("div", "", { className: "head-choice" }, label, group);
   container.append(strip);
   let drawn = "";
-  const choose = index => state.set({ head: index === 0 ? "average" : index - 1 });
+  const choose = index => state.set({ head: index === 0 ? "average" : index - 1, ...toggle ? { heads: "" } : {} });
   listbox(group, { chosen: choose });
-  group.addEventListener("focusin", event => choose(Number(event.target.dataset.index)));
+  group.addEventListener("focusin", event => { if (!shifted) choose(Number(event.target.dataset.index)); });
+  // With the shift key a head is added to the others, instead of chosen, also when it gets the focus.
+  let shifted = false;
+  if (toggle) {
+    const add = event => {
+      const index = Number(event.target.closest?.("[role=option]")?.dataset.index);
+      if (!event.shiftKey || !index) return;
+      event.preventDefault();
+      event.stopPropagation();
+      toggle(index - 1);
+    };
+    group.addEventListener("pointerdown", event => {
+      shifted = event.shiftKey;
+      addEventListener("pointerup", () => setTimeout(() => { shifted = false; }), { once: true });
+    }, true);
+    group.addEventListener("click", add, true);
+    group.addEventListener("keydown", event => { if (event.key === "Enter") add(event); }, true);
+  }
 
   const update = () => {
     const { example, map, head } = current(payload, state);
@@ -37,7 +57,7 @@ export function headStrip(container, payload, state, smallOf = () => null) {
     if (strip.hidden) return;
     const heads = ["average", ...Array(map.heads).keys()], smalls = heads.map(each => smallOf(map, each));
     const key = [state.example, example.source, map.layer, scaleFor(payload, state, map, "average").key, state.scale,
-      smalls.some(Boolean) ? state.pointed?.row ?? state.row : ""].join();
+      state.special, smalls.some(Boolean) ? state.pointed?.row ?? state.row : ""].join();
     if (key !== drawn) {
       const focused = group.contains(document.activeElement) ? document.activeElement.dataset.index : null;
       group.replaceChildren(...heads.map((each, i) =>
@@ -47,5 +67,5 @@ export function headStrip(container, payload, state, smallOf = () => null) {
     drawn = key;
     mark(group, head === "average" ? 0 : head + 1);
   };
-  return { update };
+  return { update, group };
 }

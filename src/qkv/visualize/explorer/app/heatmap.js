@@ -40,7 +40,7 @@ export function heatMap(container, { label, point, pinned }) {
   });
 
   return {
-    view, canvas, tip, redraw, plane: () => map.plane,
+    view, canvas, tip, redraw, plane: () => map.plane, scale: () => map.scale,
     show(plane, scale) {
       if (map.plane !== plane) Object.assign(map, { names: null, fresh: true });
       if (map.plane !== plane || map.scale?.key !== scale.key) map.tiles.clear();
@@ -76,6 +76,8 @@ function drawTiles(context, map, ratio) {
   context.beginPath();
   context.rect(left, top, context.canvas.width - left, context.canvas.height - top);
   context.clip();
+  if (plane.masked) drawHatch(context, left, top, Math.min(context.canvas.width, x0 + plane.width * size) - left,
+    Math.min(context.canvas.height, y0 + plane.height * size) - top, ratio);
   context.imageSmoothingEnabled = false;
   const range = (from, to, cells) =>
     [Math.max(0, Math.floor(from / pixel / TILE)), Math.min(Math.ceil(cells / TILE), Math.ceil(to / pixel / TILE))];
@@ -89,6 +91,23 @@ function drawTiles(context, map, ratio) {
         bottom = Math.round(y0 + (i * TILE + tile.height) * pixel);
       context.drawImage(tile, x, y, right - x, bottom - y);
     }
+  context.restore();
+}
+
+/** Faint diagonal lines beneath the tiles, which are transparent where cells are masked. */
+function drawHatch(context, left, top, width, height, ratio) {
+  const style = getComputedStyle(context.canvas), gap = 6 * ratio;
+  context.save();
+  context.beginPath();
+  context.rect(left, top, width, height);
+  context.clip();
+  Object.assign(context, { strokeStyle: style.color, globalAlpha: 0.14, lineWidth: ratio });
+  context.beginPath();
+  for (let x = left - height; x < left + width; x += gap) {
+    context.moveTo(x, top + height);
+    context.lineTo(x + height, top);
+  }
+  context.stroke();
   context.restore();
 }
 
@@ -128,8 +147,9 @@ function drawMarks(canvas, { plane, view, at }) {
 function showTip(tip, stage, { plane, view, at }, shown) {
   tip.hidden = !shown || at.row === null || at.column === null;
   if (tip.hidden) return;
-  tip.replaceChildren(quotation(visible(plane.rowTokens[at.row])), " attends to ",
-    quotation(visible(plane.columnTokens[at.column])), ` ${number(plane.at(at.row, at.column))}`);
+  const [query, key] = [plane.rowTokens[at.row], plane.columnTokens[at.column]].map(each => quotation(visible(each)));
+  tip.replaceChildren(...plane.masked?.(at.row, at.column) ? [key, " is masked for ", query]
+    : [query, " attends to ", key, ` ${number(plane.at(at.row, at.column))}`]);
   placeTip(tip, stage, view.left + (plane.columns.indexOf(at.column) + 1 - view.x) * view.cell,
     view.top + (plane.rows.indexOf(at.row) - view.y) * view.cell);
 }
@@ -156,8 +176,9 @@ export function heatMapFigure(plane, scale, colours) {
 const detailFor = plane => Math.max(0, Math.ceil(Math.log2(Math.max(plane.width, plane.height) / 2048)));
 
 function cells(plane, scale, cell, left, top) {
-  return plane.rows.flatMap((row, i) => plane.columns.map((column, j) => ({
-    type: "rect", x: left + j * cell, y: top + i * cell, w: cell, h: cell,
-    fill: scale.colour(drawnWeight(plane, row, column)).css,
-  })));
+  return plane.rows.flatMap((row, i) => plane.columns.flatMap((column, j) =>
+    plane.masked?.(row, column) ? [] : [{
+      type: "rect", x: left + j * cell, y: top + i * cell, w: cell, h: cell,
+      fill: scale.colour(drawnWeight(plane, row, column)).css,
+    }]));
 }

@@ -2,13 +2,15 @@
 
 import { colourScale } from "./colour.js";
 import { exampleOf, scaleFor, scaleNote } from "./context.js";
-import { element } from "./dom.js";
+import { element, quotation } from "./dom.js";
+import { visible } from "./text.js";
 import { bytes } from "./weights.js";
 
 const SHADE = [61, 107, 255]; // distinct from grey images
-const STRONGEST = 0.6; // opacity at the end of the scale, so that the image stays visible
+const STRONGEST = 0.7; // opacity at the end of the scale, so that the image stays visible
+const LIGHTER = 0.45; // share of white in the gray image, so that the color is visible over dark pixels
 const LEAST_PEAK = 4; // times the weight of each cell if all were equal, so that even weights are hardly coloured
-const GREY = 176; // of the image beneath the colours of the legend
+const GREY = 197; // of the image beneath the colours of the legend
 
 const LEAST = 420, LARGEST = 720; // pixels of the longer side on the page: of small images, and of large ones
 const GAP = 24; // between two images, as in style.css
@@ -33,7 +35,7 @@ export const scoreScale = (peak, curve) => colourScale(RAMP, peak, curve);
 
 /** What the scale covers, for its legend. */
 export const imageNote = state =>
-  [scaleNote(state, true), `the image is in grey, under at most ${100 * STRONGEST} % colour`].filter(Boolean)
+  [scaleNote(state, true), `the image is in light gray, under at most ${100 * STRONGEST} % color`].filter(Boolean)
     .join("; ");
 
 /** Colour each cell of an image by its weight, `weightOf(cell)`. */
@@ -63,6 +65,8 @@ async function decode(picture) {
   for (const canvas of [colour, grey]) canvas.getContext("2d").drawImage(bitmap, 0, 0);
   const context = grey.getContext("2d");
   Object.assign(context, { globalCompositeOperation: "saturation", fillStyle: "#000" }).fillRect(0, 0, width, height);
+  Object.assign(context, { globalCompositeOperation: "source-over", globalAlpha: LIGHTER, fillStyle: "#fff" })
+    .fillRect(0, 0, width, height);
   decoded.set(picture, { colour, grey });
 }
 
@@ -110,6 +114,15 @@ export function imageFigure(canvases, titles, { ink }) {
   });
   return { width: x - 8, height: 36 + canvases[0].clientHeight, items };
 }
+
+/** The name of a patch, "row 2, column 2", or of another token, in quotation marks. */
+export function patchName(token) {
+  const [, row, column] = /^(\d+),(\d+)$/.exec(token) ?? [];
+  return row ? element("b", `row ${row}, column ${column}`) : quotation(visible(token));
+}
+
+/** The words of a description of patches. */
+export const PATCHES = { rowName: patchName, columnName: patchName };
 
 /** Point at patches of a grid and pin them: `point(row)` and `pinned(row)`, where row 0 is the class token. */
 export function listenPatches(canvas, gridOf, rowOf, { point, pinned }) {

@@ -69,7 +69,7 @@ function sumText(operands) {
 
 /** The steps of attention: [name, explanation, sentence with numbers (operands, query token, key token, key)]. */
 export const STAGES = [
-  ["Query", "The query is what a token compares with the keys of all tokens.",
+  ["Query", "The query vector is compared with the key of every token.",
     (operands, query) => `q of ${quoted(query)}: ${vector(operands.q)}`],
   ["Keys", "Each token has a key of the same kind.",
     (operands, query, token, key) => `k of ${quoted(token)}: ${vector(operands.k(key))}`],

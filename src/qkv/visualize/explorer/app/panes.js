@@ -6,7 +6,7 @@ import { axisNames, describe } from "./context.js";
 import { element, select } from "./dom.js";
 import { heatMap, heatMapFigure } from "./heatmap.js";
 import { headName } from "./heads.js";
-import { drawImage, drawOverlay, frame, imageFigure, listenPatches, scaleToFit } from "./image.js";
+import { drawImage, drawOverlay, frame, imageFigure, listenPatches, PATCHES, scaleToFit } from "./image.js";
 import { clipped, LONGEST_TOKEN } from "./text.js";
 import { drawnWeight } from "./weights.js";
 
@@ -123,7 +123,7 @@ export function imagePane(grid, name, { point, pinned }) {
       ({ row } = at);
       rows.select(row, marked.pinned && row !== null, marked.here ? null : row ?? 0);
       draw();
-      readout.replaceChildren(...row === null ? ["No equal token."] : describe(plane, { row, column: null }).nodes);
+      readout.replaceChildren(...row === null ? ["No equal token."] : describe(plane, { row, column: null }, PATCHES).nodes);
     },
     figure: themed => imageFigure([canvas], [""], themed),
     destroy: () => observer.disconnect(),

@@ -24,21 +24,24 @@ const toggled = (words, word) => {
 
 /** Fill the form; `replace(payload)` shows the answer of the server. */
 export function serverForm(form, payload, state, replace) {
-  const { endpoint, models } = payload.server;
+  const { endpoint, docs, models, inputs } = payload.server;
   const model = element("select", "", { ariaLabel: "Model", id: "server-model", hidden: models.length < 2 });
   model.append(...models.map(name => element("option", name, { value: name })));
   if (models.includes(state.model)) model.value = state.model;
   const input = element("textarea", "",
     { rows: 2, id: "server-input", ariaLabel: "Input", placeholder: "Type an input", dir: "auto" });
-  input.value = state.input ?? "";
+  input.value = state.input ?? inputs[model.value] ?? "";
   const key = element("input", "",
     { type: "password", id: "server-key", ariaLabel: "API key", placeholder: "API key",
       autocomplete: "current-password" });
   const status = element("p", "", { className: "note", id: "server-status", role: "status" }),
     changes = element("div", "", { id: "server-changes" });
-  form.replaceChildren(model, input, button("Show attention", () => send(), { id: "server-send" }), status, changes);
+  const intro = element("p", "Type an input to see the output of the model and its attention weights. ",
+    { id: "server-intro" }, element("a", "API documentation", { href: docs }));
+  form.replaceChildren(intro, model, input, button("Show attention", () => send(), { id: "server-send" }), status, changes);
   form.hidden = false;
   let timer = 0, last = 0, plain = null; // the answer without changes: { input, text, score }
+  let removed = "", chosen = model.value; // what to say about a removed mask; the model
   let answered = null, kept = null; // the last request with its example, and the one kept for a comparison
   const ask = body => post(endpoint, body, key.value, () => input.after(key));
 
@@ -53,7 +56,9 @@ export function serverForm(form, payload, state, replace) {
       if (state.kept && !kept) await restore();
       const answer = await ask(body);
       if (number !== last) return; // a later request is under way
-      status.textContent = "";
+      status.textContent = removed;
+      removed = "";
+      unpin(payload.examples[0], answer.examples[0]);
       const [example] = answer.examples, changed = options.ablate.length + options.mask.length > 0;
       if (!changed) plain = example && { input: text, example };
       answered = { body, answer };
@@ -64,6 +69,19 @@ export function serverForm(form, payload, state, replace) {
     } catch (error) {
       if (number === last) status.textContent = `No answer: ${error.message}`;
     }
+  }
+
+  /** Unpin the tokens of an answer that the next one does not have at the same index. */
+  function unpin(before, after) {
+    const tokens = (example, side) => JSON.stringify(example?.texts[example.maps[0]?.[side]] ?? []);
+    const differ = side => before && tokens(before, side) !== tokens(after, side);
+    state.set({ ...differ("rows") ? { row: null } : {}, ...differ("columns") ? { column: null } : {} });
+  }
+
+  /** Remove the mask, whose indices belong to the tokens of one input. */
+  function removeMask(reason) {
+    if (masked(state).length) removed = `The mask was removed, because ${reason}.`;
+    state.set({ mask: "", row: null, column: null, pointed: null });
   }
 
   /** Show the last answer, next to the one that is kept. */
@@ -101,7 +119,8 @@ export function serverForm(form, payload, state, replace) {
     const outcome = each => each.predictions.length === 1 ? [element("bdi", scoreText(each))]
       : [element("bdi", clipped(each.text || "no output")),
         ...[scoreText(each)].filter(Boolean).map(text => ` (${text})`)];
-    status.replaceChildren("Without the changes: ", ...outcome(before), ". With them: ", ...outcome(example));
+    status.replaceChildren(status.textContent, status.textContent && " ", "Original output: ", ...outcome(before),
+      ". After intervention: ", ...outcome(example));
   }
 
   function showChanges() {
@@ -128,9 +147,15 @@ export function serverForm(form, payload, state, replace) {
   form.addEventListener("submit", event => { event.preventDefault(); send(); });
   input.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(() => { state.set({ mask: "" }); send(); }, WAIT); // indices of masked tokens belong to a text
+    timer = setTimeout(() => { if (input.value !== state.input) removeMask("the input changed"); send(); }, WAIT);
   });
-  model.addEventListener("change", () => { state.set({ ablate: "", mask: "", layer: "" }); send(); });
+  model.addEventListener("change", () => {
+    if (!input.value.trim() || input.value === inputs[chosen]) input.value = inputs[model.value] ?? input.value;
+    chosen = model.value;
+    removeMask("the model changed");
+    state.set({ ablate: "", layer: "", head: "average", heads: "" });
+    send();
+  });
   state.listen(changed => {
     if (changed.has("ablate") || changed.has("mask")) send();
     if (!changed.has("pointed") || changed.size > 1) showChanges();

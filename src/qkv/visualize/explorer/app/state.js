@@ -5,10 +5,11 @@ const DEFAULTS = {
   example: 0,
   layer: "", // name of the layer; "" for the first
   head: "average", // "average" or the number of a head
+  heads: "", // several heads that Lines overlays, separated by spaces
   row: null, // pinned query and key, as indices of tokens
   column: null,
   special: "shown", // special tokens: "shown", "hidden" or "renormalized" (hidden, rows sum to 1)
-  scale: "shared", // colour scale: "shared" by all heads of the example, or "own" maximum of each head
+  scale: "shared", // color scale: "shared" by all layers and heads of the example, or each head's "own"
   curve: "", // "linear" or "root"; "" chooses by the number of keys
   theme: "auto", // "light", "dark" or "auto"
 };
@@ -27,8 +28,8 @@ function parse(hash) {
 
 /**
  * The state of the application: `state.head`, ...; `state.set({ head: 3 })` changes it, writes the address and calls
- * the listeners with the changed keys. `pointed` is { row, column } under the pointer or focus, which is not in the
- * address.
+ * the listeners with the changed keys; `state.reset(["head"])` sets keys to their defaults. `pointed` is
+ * { row, column } under the pointer or focus, which is not in the address.
  */
 export function createState() {
   const listeners = [];
@@ -42,7 +43,11 @@ export function createState() {
     if ([...changed].some(key => key !== "pointed")) history.replaceState(null, "", permalink(state));
     for (const listener of listeners) listener(changed);
   });
-  addEventListener("hashchange", () => state.set({ ...DEFAULTS, ...parse(location.hash), pointed: null }));
+  hidden(state, "reset", keys => state.set(Object.fromEntries(keys.map(key => [key, DEFAULTS[key] ?? ""]))));
+  addEventListener("hashchange", () => {
+    const before = Object.fromEntries(Object.keys(state).map(key => [key, ""])); // keys that the address has no longer
+    state.set({ ...before, ...DEFAULTS, ...parse(location.hash), pointed: null });
+  });
   return state;
 }
 
@@ -53,12 +58,18 @@ export function permalink(state) {
   return `#${new URLSearchParams(entries)}`;
 }
 
-/** The tokens to describe: those under the pointer or focus, else the pinned ones, else the first query. */
+/**
+ * The tokens to describe: those under the pointer or focus, else the pinned ones, else the first query (of a language
+ * model the last).
+ */
 export function selection(state, plane) {
   const { row, column } = state.pointed ?? state;
   const at = { row: plane.rows.includes(row) ? row : null, column: plane.columns.includes(column) ? column : null };
-  return at.row === null && at.column === null ? { row: plane.rows[0], column: null } : at;
+  return at.row === null && at.column === null ? { row: firstQuery(plane), column: null } : at;
 }
+
+/** The query that is selected at first: the first token of a language model attends to itself only. */
+export const firstQuery = plane => plane.last ? plane.rows.at(-1) : plane.rows[0];
 
 /** Pin the tokens, or unpin them if they are pinned. */
 export function pin(state, row, column) {

@@ -6,6 +6,7 @@ const INVISIBLE = /((?!(?<=\S) (?=\S))(?![\u200c\u200d])[\p{Z}\p{Cc}\p{Cf}])/u;
 const MARKS = { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽" };
 // The layout of very long tokens takes minutes.
 export const LONGEST_TOKEN = 80;
+export const LONGEST_NAME = 60; // of an input in the title of the window
 export const LONGEST_TITLE = 500;
 export const LONGEST_TEXT = 2000;
 
@@ -16,23 +17,29 @@ const markOf = character => MARKS[character] ?? `⟨${codeOf(character)}⟩`;
 export const clipped = (text, longest = LONGEST_TEXT) =>
   text.length > longest ? text.slice(0, longest).replace(/[\ud800-\udbff]$/, "") + "…" : text;
 
+// An empty token is a space that the tokenizer strips from the beginning of a text.
 const pieces = (token, longest) => clipped(token, longest).split(INVISIBLE).filter(Boolean);
 
 /** A token with marks in the place of invisible characters. */
 export const visible = (token, longest = LONGEST_TOKEN) =>
-  pieces(token, longest).map(piece => INVISIBLE.test(piece) ? markOf(piece) : piece).join("") || "∅";
+  pieces(token, longest).map(piece => INVISIBLE.test(piece) ? markOf(piece) : piece).join("") || MARKS[" "];
 
 export const quoted = token => `“${visible(token)}”`;
 
 /** Nodes of a token with marked spaces; copying them gives the original text (unless truncated). */
 export function spelled(token) {
+  if (!token) return [marked("", MARKS[" "])];
   return pieces(token, LONGEST_TOKEN).map(piece => {
     if (!INVISIBLE.test(piece)) return document.createTextNode(piece);
-    const mark = document.createElement("span");
-    Object.assign(mark, { textContent: piece, className: "mark" });
-    mark.dataset.mark = markOf(piece);
-    return mark;
+    return marked(piece, markOf(piece));
   });
+}
+
+function marked(text, mark) {
+  const made = document.createElement("span");
+  Object.assign(made, { textContent: text, className: "mark" });
+  made.dataset.mark = mark;
+  return made;
 }
 
 /** Whether most tokens are single characters. */

@@ -1,5 +1,6 @@
 // The hypotheses of a beam search with their scores and alignments, and the tree of what the search kept.
 
+import { fontOf } from "../axes.js";
 import { legend } from "../colour.js";
 import { describe, exampleOf, scaleFor, themeColours } from "../context.js";
 import { element, listbox, mark, option, select } from "../dom.js";
@@ -8,7 +9,8 @@ import { selection } from "../state.js";
 import { clipped, quoted, visible } from "../text.js";
 import { planeOf } from "../weights.js";
 
-const STEP = 92, ROW = 26, TOP = 22; // pixels
+const ROW = 26, TOP = 22, EDGE = 26, FONT = 13, SMALL = 11; // pixels
+const LONGEST = 24; // characters of a token
 const SVG = "http://www.w3.org/2000/svg";
 const NOTE = "Columns are steps, best candidate first; the selected hypothesis is marked. Scores are log-probabilities "
   + "divided by the length (to the power of the length penalty), end token included.";
@@ -84,27 +86,47 @@ function pathTo(search, leaf) {
   return path;
 }
 
-/** Places of the shown nodes, { x, y } by index: steps from left to right, candidates from the best downwards. */
+const labelOf = node => clipped(visible(node.token), LONGEST);
+const scoreOf = node => node.score === null ? "" : node.score.toFixed(2).replace("-", "−");
+
+/**
+ * Places of the shown nodes, { x, y, w } by index: steps from left to right, each as wide as its longest token with its
+ * score; candidates from the best downwards.
+ */
 function layOut({ nodes }, all) {
-  const places = new Map(), filled = [];
+  const places = new Map(), filled = [], widths = [], measure = document.createElement("canvas").getContext("2d");
+  const widthOf = (text, size) => {
+    measure.font = fontOf(size);
+    return measure.measureText(text).width;
+  };
   nodes.forEach((node, i) => {
     if (!all && !node.kept && node.score === null) return;
-    const row = filled[node.step] ?? 0;
+    const row = filled[node.step] ?? 0, score = scoreOf(node);
     filled[node.step] = row + 1;
-    places.set(i, { x: 8 + node.step * STEP, y: TOP + row * ROW });
+    const w = Math.ceil(12 + widthOf(labelOf(node), FONT) + (score ? 10 + widthOf(score, SMALL) : 0));
+    widths[node.step] = Math.max(widths[node.step] ?? 40, w);
+    places.set(i, { step: node.step, y: TOP + row * ROW });
   });
-  return { places, width: 16 + filled.length * STEP,
+  const lefts = [];
+  let x = 8;
+  for (let step = 0; step < filled.length; step++) {
+    lefts.push(x);
+    x += (widths[step] ?? 40) + EDGE;
+  }
+  for (const place of places.values()) Object.assign(place, { x: lefts[place.step], w: widths[place.step] });
+  return { places, lefts, width: x - EDGE + 8,
     height: TOP + Math.max(0, ...filled.map(count => count ?? 0)) * ROW + 8 };
 }
 
-const edge = (from, to) =>
-  `M${from.x + STEP - 18},${from.y + 10} C${to.x - 8},${from.y + 10} `
-  + `${from.x + STEP - 8},${to.y + 10} ${to.x},${to.y + 10}`;
+function edge(from, to) {
+  const [start, middle] = [from.x + from.w, (from.x + from.w + to.x) / 2];
+  return `M${start},${from.y + 10} C${middle},${from.y + 10} ${middle},${to.y + 10} ${to.x},${to.y + 10}`;
+}
 
 const detail = ({ token, log_p, score, kept }) => `${quoted(token)}: log-probability ${signed(log_p)}, `
   + (score !== null ? `finished with score ${signed(score)}` : kept ? "kept" : "dropped");
 
-function drawTree({ nodes }, { places, width, height }, path, tell) {
+function drawTree({ nodes }, { places, lefts, width, height }, path, tell) {
   const make = (tag, attributes, parent) => {
     const made = document.createElementNS(SVG, tag);
     for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -113,8 +135,7 @@ function drawTree({ nodes }, { places, width, height }, path, tell) {
   };
   const svg = document.createElementNS(SVG, "svg");
   for (const [name, value] of Object.entries({ width, height, "aria-hidden": "true" })) svg.setAttribute(name, value);
-  for (let step = 0; 8 + step * STEP < width - 8; step++)
-    make("text", { x: 8 + step * STEP, y: 12, class: "step" }, svg).textContent = String(step + 1);
+  lefts.forEach((x, step) => { make("text", { x, y: 12, class: "step" }, svg).textContent = String(step + 1); });
   for (const [i, place] of places) {
     const parent = places.get(nodes[i].parent);
     if (parent) make("path", { d: edge(parent, place), class: path.has(i) ? "chosen" : "" }, svg);
@@ -123,10 +144,9 @@ function drawTree({ nodes }, { places, width, height }, path, tell) {
     const node = nodes[i],
       kind = path.has(i) ? "chosen" : node.score !== null ? "finished" : node.kept ? "" : "dropped";
     const group = make("g", { class: `node ${kind}`, transform: `translate(${place.x} ${place.y})` }, svg);
-    make("rect", { width: STEP - 18, height: 20, rx: 4 }, group);
-    make("text", { x: 6, y: 14 }, group).textContent = clipped(visible(node.token), 8);
-    if (node.score !== null) make("text", { x: STEP - 22, y: 14, class: "score" },
-      group).textContent = node.score.toFixed(2).replace("-", "−");
+    make("rect", { width: place.w, height: 20, rx: 4 }, group);
+    make("text", { x: 6, y: 14, class: "name" }, group).textContent = labelOf(node);
+    if (node.score !== null) make("text", { x: place.w - 6, y: 14, class: "score" }, group).textContent = scoreOf(node);
     make("title", {}, group).textContent = detail(node);
     group.addEventListener("pointerenter", () => tell(detail(node)));
   }
@@ -143,13 +163,12 @@ function treeFigure(search, state, { ink, ramp, paper }) {
     if (parent) items.push({ type: "path", d: edge(parent, place), stroke: path.has(i) ? accent : ink,
       opacity: path.has(i) ? 1 : 0.3, width: path.has(i) ? 2 : 1 });
   }
-  for (const [i, { x, y }] of places) {
+  for (const [i, { x, y, w }] of places) {
     const node = search.nodes[i];
-    items.push({ type: "rect", x, y, w: STEP - 18, h: 20, fill: paper, stroke: path.has(i) ? accent : ink },
-      { type: "text", x: x + 6, y: y + 10, text: clipped(visible(node.token), 8), size: 12, anchor: "start",
-        fill: ink });
-    if (node.score !== null) items.push({ type: "text", x: x + STEP - 22, y: y + 10, text: node.score.toFixed(2),
-      size: 10, anchor: "end", fill: ink });
+    items.push({ type: "rect", x, y, w, h: 20, fill: paper, stroke: path.has(i) ? accent : ink },
+      { type: "text", x: x + 6, y: y + 10, text: labelOf(node), size: 12, anchor: "start", fill: ink });
+    if (node.score !== null) items.push({ type: "text", x: x + w - 6, y: y + 10, text: scoreOf(node), size: 10,
+      anchor: "end", fill: ink });
   }
   return { width, height, items };
 }

@@ -4,7 +4,7 @@ import { legend } from "../colour.js";
 import { describe, exampleOf, selected, themeColours } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
-import { drawImage, drawOverlay, imageFigure, imageNote, imageScale, roomFor, scaleToFit } from "../image.js";
+import { drawImage, drawOverlay, imageFigure, imageNote, imageScale, PATCHES, roomFor, scaleToFit } from "../image.js";
 import { pin, selection } from "../state.js";
 import { spelled } from "../text.js";
 import { drawnWeight } from "../weights.js";
@@ -70,7 +70,7 @@ export const caption = {
       mark(words, row);
       focus.ariaLabel = `Attention of word ${row + 1}`;
       title.replaceChildren("Attention of ", element("bdi", "", {}, ...spelled(plane.rowTokens[row])));
-      readout.replaceChildren(...describe(plane, { row, column: null }).nodes);
+      readout.replaceChildren(...describe(plane, { row, column: null }, PATCHES).nodes);
     };
     update(new Set(["view"]));
     const observer = new ResizeObserver(() => update(new Set(["view"])));

@@ -6,11 +6,13 @@ import { element, select } from "../dom.js";
 import { imageNote, overlayScale } from "../image.js";
 import { matching } from "../matching.js";
 import { imagePane, textPane } from "../panes.js";
+import { firstQuery } from "../state.js";
 import { clipped } from "../text.js";
 import { drawnWeight, peakOf, planeOf, sharedPeak } from "../weights.js";
 
 const SIDES = ["A", "B"], LONGEST = 120; // characters of a text
-const NOTE = "Pointing at a token selects the equal token on the other side; dashed tokens have none.";
+const NOTE = "Pointing at a token selects the equal token on the other side; "
+  + "tokens with a dashed outline have no match.";
 
 const comparable = example => Boolean(example) && example.maps.length > 0
   && example.texts[example.maps[0].rows].length > 0;
@@ -48,9 +50,10 @@ export const compare = {
       panes.forEach((each, side) => each.fill(title(payload, shown[side].example), shown[side], scales[side],
         { rows: matches.row[side], columns: matches.column[side] },
         (key, value) => state.set(chosen(side, key, value))));
-      const note = noteOf(state, shown);
-      scale.replaceChildren(...scales[0].key === scales[1].key ? [legend(scales[0], note)]
-        : scales.flatMap((each, side) => [element("span", SIDES[side], { className: "label" }), legend(each, note)]),
+      const note = noteOf(state, shown), masked = shown.some(({ plane }) => plane.masked);
+      scale.replaceChildren(...scales[0].key === scales[1].key ? [legend(scales[0], note, masked)]
+        : scales.flatMap((each, side) => [element("span", SIDES[side], { className: "label" }),
+          legend(each, note, masked)]),
       element("span", NOTE, { className: "note" }));
     };
     const update = changed => {
@@ -115,9 +118,9 @@ function chosen(side, key, value) {
 function shownScales(payload, state, shown) {
   const { ramp } = themeColours(payload, state), curve = state.curve
     || (shown.some(({ plane }) => plane.columnTokens.length > 64) ? "root" : "linear");
-  const shared = Math.max(...shown.map(({ example }) => sharedPeak(example)));
-  return shown.map(({ example: { picture }, map, head }) => {
-    const peak = state.special === "renormalized" ? 1 : state.scale === "own" ? peakOf(map, head) : shared;
+  const shared = Math.max(...shown.map(({ example }) => sharedPeak(example, state.special)));
+  return shown.map(({ example, example: { picture }, map, head }) => {
+    const peak = state.scale === "own" ? peakOf(example, map, head, state.special) : shared;
     return picture ? overlayScale(picture, peak, curve) : colourScale(ramp, peak, curve);
   });
 }
@@ -133,7 +136,7 @@ const sideOf = state => state.side === "right" ? 1 : 0;
 function selectionOf(state, side, shown, matches) {
   const { plane } = shown[side], from = state.pointed ? state.pointed.side ?? 0 : sideOf(state);
   const wanted = state.pointed ?? state;
-  if (wanted.row === null && wanted.column === null) return { row: plane.rows[0], column: null };
+  if (wanted.row === null && wanted.column === null) return { row: firstQuery(plane), column: null };
   const mapped = key =>
     wanted[key] === null ? null : from === side ? wanted[key] : matches[key][from][wanted[key]] ?? -1;
   const [row, column] = [mapped("row"), mapped("column")];

@@ -99,7 +99,7 @@ function imagePane(grid, example, method, id, { point, pinned }) {
       drawOverlay(context, picture, size, cell => Math.max(0, scores[cell]), colours);
       if (region !== null) frame(context, region % across * wide, Math.floor(region / across) * high, wide, high);
     } });
-    scale.replaceChildren(peak > 0 ? legend({ ...colours, name: "Score" }, "negative scores are not coloured")
+    scale.replaceChildren(peak > 0 ? legend({ ...colours, name: "Score" }, "negative scores are not colored")
       : element("p", "No region has a positive score.", { className: "note" }));
   };
   // Patches are counted from 1, because row 0 of a vision Transformer is the class token.

@@ -82,7 +82,7 @@ function outcomeNodes({ probability, rank, candidates }, tokens, step) {
 }
 
 /** A token without visible characters, with a name for screen readers. */
-const blank = token => element("span", "", { role: "img", ariaLabel: token ? "space" : "nothing" }, ...spelled(token));
+const blank = token => element("span", "", { role: "img", ariaLabel: "space" }, ...spelled(token));
 
 function figure({ candidates, rank }, { ink, ramp }) {
   const accent = ramp[ramp.length - 3];

@@ -1,4 +1,4 @@
-// All layers and heads as thumbnails, in the order of the model or sorted by a statistic.
+// All layers and heads as thumbnails: a grid of layers and heads, or sorted by a statistic.
 
 import { colourScale, legend } from "../colour.js";
 import { exampleOf, scaleFor, scaleNote, themeColours } from "../context.js";
@@ -17,7 +17,7 @@ const STATISTICS = {
 export const model = {
   name: "model",
   label: "All heads",
-  controls: ["scale", "curve"],
+  controls: ["special", "scale", "curve"],
 
   accepts: (payload, state) => (exampleOf(payload, state)?.maps ?? []).reduce((sum, map) => sum + map.heads, 0) > 1,
 
@@ -42,12 +42,12 @@ export const model = {
           order => state.set({ order }))] : []);
       note.textContent = sort ? STATISTICS[sort][1] : "";
       show(grid, payload, state, sort, descending);
-      const first = exampleOf(payload, state).maps[0];
+      const { maps } = exampleOf(payload, state), [first] = maps, masked = maps.some(map => map.mask !== null);
       scale.replaceChildren(state.scale === "own"
         ? legend(colourScale(themeColours(payload, state).ramp, 1, scaleFor(payload, state, first, 0).curve),
-          "as a share of the largest weight of each head")
-        : legend(scaleFor(payload, state, first, 0), scaleNote(state, true)),
-      element("span", "A pixel shows the largest weight of its tokens. Choose a head to see its matrix.",
+          "as a share of the largest weight of each head", masked)
+        : legend(scaleFor(payload, state, first, 0), scaleNote(state, true), masked),
+      element("span", "Each pixel is the maximum over the tokens it covers. Choose a head to see its matrix.",
         { className: "note" }));
     };
     update(new Set());
@@ -55,9 +55,27 @@ export const model = {
   },
 };
 
-/** All heads of an example: { layer, head, map, label }. */
+const GROUPS = { "encoder.#": "Encoder self-attention", "encoder.#.self": "Encoder self-attention",
+  "decoder.#.self": "Decoder self-attention", "decoder.#.cross": "Decoder cross-attention" };
+
+/** The layers of each kind, in ascending order: [{ name, maps }], encoder before decoder, others in their order. */
+function groupsOf(maps) {
+  const groups = new Map(Object.keys(GROUPS).map(kind => [kind, []]));
+  for (const map of maps) {
+    const kind = map.layer.replace(/\d+/g, "#");
+    groups.set(kind, [...groups.get(kind) ?? [], map]);
+  }
+  return [...groups].filter(([, found]) => found.length).map(([kind, found]) => ({
+    name: GROUPS[kind] ?? kind.replaceAll(/\.?#/g, ""),
+    maps: found.sort((a, b) => a.layer.localeCompare(b.layer, "en", { numeric: true })) }));
+}
+
+/** The number of a layer, or its name if it has none. */
+const numberOf = layer => layer.match(/^\D*(\d+)\D*$/)?.[1] ?? clipped(layer, LONGEST_TOKEN);
+
+/** All heads of an example, in the order of the grid: { layer, head, map, label }. */
 function heads(payload, state) {
-  return exampleOf(payload, state).maps.flatMap(map =>
+  return groupsOf(exampleOf(payload, state).maps).flatMap(({ maps }) => maps).flatMap(map =>
     [...Array(map.heads).keys()].map(head =>
       ({ layer: map.layer, head, map, label: `${clipped(map.layer, LONGEST_TOKEN)} · ${head}` })));
 }
@@ -70,8 +88,7 @@ function show(grid, payload, state, sort, descending) {
     const { map, head, label } = all[index], made = option(index, thumbnailCanvas(payload, state, map, head));
     const value = sort && map.statistics[sort][head],
       text = sort ? value === null ? "–" : value.toFixed(STATISTICS[sort][2]) : "";
-    made.append(element("span", sort ? label : `head ${head}`),
-      ...sort ? [element("span", text, { className: "value" })] : []);
+    if (sort) made.append(element("span", label), element("span", text, { className: "value" }));
     made.ariaLabel = [label,
       ...Object.entries(STATISTICS).map(([name, [, , decimals]]) =>
         `${name} ${map.statistics[name][head]?.toFixed(decimals) ?? "undefined"}`)].join(", ");
@@ -79,23 +96,67 @@ function show(grid, payload, state, sort, descending) {
     return made;
   };
   if (sort) grid.replaceChildren(element("div", "", { className: "heads" }, ...order.map(cell)));
-  else grid.replaceChildren(...exampleOf(payload,
-    state).maps.map(map => element("div", "", { className: "layer-row", role: "group", ariaLabel: map.layer },
-    element("span", clipped(map.layer, LONGEST_TOKEN), { className: "label" }),
-    element("div", "", { className: "heads" }, ...order.filter(index => all[index].map === map).map(cell)))));
+  else grid.replaceChildren(element("div", "", { className: "layer-groups" },
+    ...groupsOf(exampleOf(payload, state).maps).map(group => layerGrid(group, map =>
+      order.filter(index => all[index].map === map).map(cell)))));
   mark(grid, all.findIndex(each => each.layer === state.layer && each.head === state.head));
 }
 
+/** The layers of a group as rows, their heads as columns; `cellsOf(map)` are the cells of a row. */
+function layerGrid({ name, maps }, cellsOf) {
+  const most = Math.max(...maps.map(map => map.heads)), table = element("div", "", { className: "layer-grid" });
+  const column = text => element("span", text, { className: "column", ariaHidden: "true" });
+  table.append(column(""), ...[...Array(most).keys()].map(head => column(String(head))));
+  for (const map of maps) {
+    const cells = cellsOf(map);
+    cells.forEach((cell, head) => { cell.style.gridColumn = String(head + 2); });
+    table.append(element("span", numberOf(map.layer), { className: "row", title: map.layer, ariaHidden: "true" }),
+      ...cells);
+  }
+  const box = element("div", "", { className: "layer-group", role: "group", ariaLabel: name },
+    element("span", `${name}: rows are layers, columns are heads`, { className: "label" }), table);
+  box.style.setProperty("--heads", String(most));
+  return box;
+}
+
+/** The grid as it is on the page, or the sorted heads in rows of twelve. */
 function figure(grid, { ink }) {
+  const groups = [...grid.querySelectorAll(".layer-group")];
+  if (!groups.length) return sortedFigure(grid, { ink });
+  const size = 100, text = (x, y, words, anchor, bold) =>
+    ({ type: "text", x, y, text: words, size: 11, anchor, bold, fill: ink });
+  let left = 8, height = 0;
+  const items = groups.flatMap(group => {
+    const cells = [...group.querySelectorAll("[role=option]")], from = left + 64;
+    const rows = [...group.querySelectorAll(".row")].map(row => row.textContent);
+    const drawn = [text(left, 12, group.ariaLabel, "start", true)];
+    let row = -1, y = 40, tall = 0;
+    for (const cell of cells) {
+      const head = Number(cell.style.gridColumn) - 2, canvas = cell.querySelector("canvas");
+      if (head === 0) {
+        y += row < 0 ? 0 : tall + 6;
+        tall = 94 * canvas.height / canvas.width;
+        drawn.push(text(from - 8, y + tall / 2, rows[++row], "end"));
+      }
+      if (row === 0) drawn.push(text(from + head * size + 47, 30, String(head), "middle"));
+      drawn.push({ type: "image", x: from + head * size, y, w: 94, h: tall, canvas });
+    }
+    left = from + Number(group.style.getPropertyValue("--heads")) * size + 24;
+    height = Math.max(height, y + tall + 8);
+    return drawn;
+  });
+  return { width: left, height, items };
+}
+
+function sortedFigure(grid, { ink }) {
   const cells = [...grid.querySelectorAll("[role=option]")], across = Math.min(12, Math.max(1, cells.length)),
     size = 108;
   const items = cells.flatMap((cell, n) => {
     const x = 8 + (n % across) * size, y = 8 + Math.floor(n / across) * (size + 12),
       canvas = cell.querySelector("canvas");
     const [label, value] = [...cell.querySelectorAll("span")].map(span => span.textContent);
-    const name = cell.title.split(",")[0];
     return [{ type: "image", x, y, w: 96, h: 96 * canvas.height / canvas.width, canvas },
-      { type: "text", x, y: y + 104, text: [value ? label : name, value].filter(Boolean).join(" "), size: 10,
+      { type: "text", x, y: y + 104, text: `${label} ${value}`, size: 10,
         anchor: "start", fill: ink }];
   });
   return { width: 16 + across * size, height: 16 + Math.ceil(cells.length / across) * (size + 12), items };

@@ -5,7 +5,7 @@ import { button, element, select } from "../dom.js";
 import { decimal, operandsOf, STAGES } from "../operands.js";
 import { spelled, visible } from "../text.js";
 
-const MOST_KEYS = 24, PAUSE = 1800; // keys shown; milliseconds between steps
+const MOST_KEYS = 32, PAUSE = 1800; // keys shown; milliseconds between steps
 const POSITIVE = [51, 105, 232], NEGATIVE = [222, 110, 20];
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -67,10 +67,12 @@ export const operator = {
       const peaks = peaksOf(at);
       drawTable(table, at, peaks, step, step > drawn, column => state.set({ column }));
       drawn = step;
-      scale.textContent = [`Blue is positive, orange negative. Full colour: ±${decimal(peaks.key)} in query and keys, `
-        + `±${decimal(peaks.value)} in values and output. Values fade with their weight.`,
+      scale.textContent = [`Blue is positive, orange negative. Full color: ±${decimal(peaks.key)} in query and keys, `
+        + `±${decimal(peaks.value)} in values and output.`,
+      at.shown.some(key => !at.operands.allowed(key)) ? "Hatched keys are masked." : "",
       at.shown.length < at.operands.keys
-        ? `Of ${at.operands.keys} keys, the ${at.shown.length} with the largest weights are shown.` : ""].join(" ");
+        ? `Of ${at.operands.keys} keys, the ${at.shown.length} with the largest weights are shown.` : ""]
+        .filter(Boolean).join(" ");
     }
     update(new Set(["view"]));
     return { update, destroy: () => clearInterval(timer) };
@@ -108,12 +110,11 @@ function choices(example, { heads, head, rows, query }, state) {
   ].filter(Boolean);
 }
 
-/** The largest absolute numbers of the vectors that are shown, and the largest weight. */
+/** The largest absolute numbers of the vectors that are shown. */
 function peaksOf({ operands, shown }) {
   const largest = vectors => Math.max(1e-9, ...vectors.map(each => each.reduce((a, b) => Math.max(a, Math.abs(b)), 0)));
   return { key: largest([operands.q, ...shown.map(operands.k)]),
-    value: largest([operands.output, ...shown.map(operands.v)]),
-    weight: Math.max(1e-9, ...shown.map(operands.weight)) };
+    value: largest([operands.output, ...shown.map(operands.v)]) };
 }
 
 /** Draw the table of a step; `enter` animates what the step adds. */
@@ -136,23 +137,34 @@ function drawTable(table, { operands, columns, rows, query, key, shown }, peaks,
     const track = element("span", "", { className: "track" }, element("span", "", { className: "fill" }));
     track.firstChild.style.width = `${100 * weight}%`;
     const value = strip(operands.v(j), peaks.value);
-    value.style.opacity = String(0.15 + 0.85 * weight / peaks.weight);
     const made = line(`key${j === key ? " chosen" : ""}${step >= 4 && !visibleKey ? " masked" : ""}`,
       element("span", "", { className: "cell token", dir: "auto" }, ...spelled(columns[j])),
       cell(2, "vector", strip(operands.k(j), peaks.key), i), cell(3, "score", score, i),
-      cell(5, "weight", element("span", "", { className: "share" }, decimal(weight), track), i),
+      cell(5, "weight", element("span", "", { className: "share" },
+        step >= 4 && !visibleKey ? "masked" : decimal(weight), track), i),
       cell(6, "vector", value, i));
     made.dataset.key = String(j);
     made.addEventListener("click", () => choose(j));
     return made;
   });
+  const rowsShown = shown.flatMap((j, i) => [...hiddenKeys(operands, i ? shown[i - 1] + 1 : 0, j, step), lines[i]]);
+  rowsShown.push(...hiddenKeys(operands, shown.at(-1) + 1, operands.keys, step));
   const blank = () => element("span", "", { className: "cell" });
   table.replaceChildren(
     line("query", element("span", "Query ", { className: "cell token" }, element("bdi", visible(rows[query]))),
       cell(1, "vector", strip(operands.q, peaks.key)), blank(), blank(), blank()),
-    head, ...lines,
+    head, ...rowsShown,
     line("output", element("span", step >= 6 ? "Output" : "", { className: "cell token" }), blank(), blank(), blank(),
       cell(6, "vector", strip(operands.output, peaks.value), lines.length)));
+}
+
+/** A row in the place of the keys from `first` to `last`, which are not shown; none if there are no such keys. */
+function hiddenKeys(operands, first, last, step) {
+  const count = last - first;
+  if (!count) return [];
+  const weight = Array.from({ length: count }, (_, i) => operands.weight(first + i)).reduce((a, b) => a + b, 0);
+  return [element("div", `${count} ${count === 1 ? "key" : "keys"}${
+    step >= 5 ? ` with weight ${decimal(weight)}` : ""} hidden`, { className: "operand-row hidden-keys" })];
 }
 
 /** A vector as a strip of cells. */

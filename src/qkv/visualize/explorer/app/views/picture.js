@@ -6,7 +6,7 @@ import { describe, exampleOf, selected, themeColours } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
 import { drawImage, drawOverlay, frame, imageFigure, listenPatches, roomFor, scaleToFit } from "../image.js";
-import { imageNote, imageScale } from "../image.js";
+import { imageNote, imageScale, PATCHES } from "../image.js";
 import { pin, selection } from "../state.js";
 import { drawnWeight, planeOf } from "../weights.js";
 
@@ -61,7 +61,7 @@ export const picture = {
         drawOverlay(context, example.picture, size, i => drawnWeight(plane, row, i + 1), colours);
         query(context);
       } });
-      readout.replaceChildren(...describe(plane, { row, column: null }).nodes);
+      readout.replaceChildren(...describe(plane, { row, column: null }, PATCHES).nodes);
       scale.replaceChildren(legend(colours, imageNote(state)));
     };
     const observer = new ResizeObserver(() => update());

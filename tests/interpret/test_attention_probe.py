@@ -128,6 +128,8 @@ def test_texts_are_truncated_to_max_length(tmp_path):
     assert probe.max_tokens == 4
     assert probe.too_long(["a cat", TEXT]) == [2]
     assert probe(TEXT).attention[0].rows == ("[CLS]", "The", "cat", "sat", "on", "[SEP]")
+    assert [len(answer.notes) for answer in probe(["the cat sat on", "the cat sat on the mat"])] == [0, 1]
+    assert "first 4 tokens" in probe("the cat sat on the mat").notes[0]
 
 
 def test_layers_beyond_the_weight_budget_are_dropped(tmp_path, monkeypatch):

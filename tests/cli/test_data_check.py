@@ -75,6 +75,16 @@ def test_probable_mistakes_are_warnings(
     assert any(word in warning for warning in report(table(tmp_path, change(LABELED)), *LSTM)["warnings"])
 
 
+def test_a_recipe_without_its_pretrained_model_is_a_warning(
+    report: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    rows = [("question", "context", "answer"), *((f"Where is {name}?", f"{name} is here.", "here") for name in "abcd")]
+    found = report(table(tmp_path, rows))
+    assert any("fine-tunes" in warning for warning in found["warnings"])
+    assert not any("random weights" in warning for warning in found["warnings"])
+    assert found["command"].endswith("--set init=FOLDER")
+
+
 def test_labels_before_texts_are_not_taken_for_pairs(qkv: Command, tmp_path: Path) -> None:
     rows = [(label, f"{text} {number}") for number, (text, label) in enumerate(3 * LABELED)]
     assert "the columns are swapped" in qkv("data", "check", table(tmp_path, rows)).error

@@ -63,9 +63,9 @@ def test_no_note_about_few_pairs_with_a_thousand_pairs_or_fine_tuning(qkv, run, 
         ("polarity-bert", PAIRS, "columns"),
         ("polarity-bert", "".join("\t".join(reversed(line.split("\t"))) + "\n" for line in LABELLED.splitlines()) * 2,
          "swapped"),
-        ("ewt-bert", LABELLED, "CoNLL"),
+        ("ewt-bert-scratch", LABELLED, "CoNLL"),
         ("pairs-gru", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\xff", "PNG"),
-        ("ewt-bert", "a" * 2**21, "line 1"),
+        ("ewt-bert-scratch", "a" * 2**21, "line 1"),
         ("polarity-bert", f"a\tb\n{'a' * 2**20}\n", "line 2"),
     ],
 )  # fmt: skip
@@ -74,6 +74,14 @@ def test_training_on_files_in_another_format_is_an_error(qkv, tmp_path, recipe, 
     error = qkv("train", recipe, "--data", tmp_path / "mine.tsv", "--output", tmp_path / "run").error
     assert word in error
     assert len(error) < 500
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("recipe", "scratch"), [("images-vit-finetune", "images-vit"), ("questions-bert", "init=")])
+def test_a_recipe_that_fine_tunes_requires_a_pretrained_model(qkv, tmp_path, recipe, scratch):
+    for more in ((), ("--dry-run",)):  # before the data is read: there is none
+        done = qkv("train", recipe, "--data", tmp_path / "none", "--output", tmp_path / "run", *more)
+        assert (done.code, done.error.count("--set init=FOLDER"), scratch in done.error) == (2, 1, True)
     assert not (tmp_path / "run").exists()
 
 

@@ -50,7 +50,9 @@ def check_data(recipe: Recipe, count: int) -> DataReport:
     if isinstance(recipe.data, UserFiles) and recipe.data.unique:
         keys = [key for examples in data.splits.values() for key in recipe.data.keys(examples)]
     warnings = [*repeated, *find_problems(columns, keys), *_too_long(data, columns, tokenizer, config)]
-    if pretrained is None:
+    if missing := recipe.missing_init():
+        warnings.append(missing)
+    elif pretrained is None:
         warnings += [*_too_few(data, parameters), *few_steps(recipe, data, task)]
     sizes = {split: data.size(split) for split in data.splits}
     return DataReport(

@@ -176,6 +176,8 @@ def _prepare(
 
     A resumed run has the tokenizer and the config of its newest checkpoint.
     """
+    if missing := recipe.missing_init():
+        raise InputError(missing)
     torch_device = pick_device(device)
     task_class, network = recipe.task_class, recipe.model_class
     data = main_first(recipe.data.load)

@@ -45,7 +45,7 @@ def test_the_report_has_kind_splits_lengths_labels_and_examples(qkv: Command, tm
     assert found["labels"] == {"good": 20, "bad": 20}
     assert found["lengths"]["text"] == {"shortest": 8, "median": 8, "longest": 8, "unit": "tokens"}
     assert found["examples"][0] == {"text": TEXTS[0], "label": "bad"}
-    assert [warning.partition("?")[0] for warning in found["warnings"][:-1]] == ["too few"]
+    assert [warning.partition(":")[0] for warning in found["warnings"][:-1]] == ["few examples"]
     assert "train.epochs=300" in found["warnings"][-1]  # one step in each epoch
     found = json.loads(qkv("data", "check", path, *LSTM, "--set", "train.epochs=300", "--json").out)
     assert not any("step" in warning for warning in found["warnings"])
@@ -54,8 +54,8 @@ def test_the_report_has_kind_splits_lengths_labels_and_examples(qkv: Command, tm
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (lambda rows: [("feedback", "verdict"), *rows], "header?"),
-        (lambda rows: [(label, text) for text, label in rows[:18]], "columns swapped?"),
+        (lambda rows: [("feedback", "verdict"), *rows], "possible header"),
+        (lambda rows: [(label, text) for text, label in rows[:18]], "probably swapped"),
         (lambda rows: [(text, f"label {number}") for number, (text, _) in enumerate(rows[:18])], "a label per text"),
         (lambda rows: [*rows, (TEXTS[0], "good")], "conflicts"),
         (lambda rows: [*rows, rows[0], rows[0]], "duplicates: 2"),
@@ -87,7 +87,7 @@ def test_a_recipe_without_its_pretrained_model_is_a_warning(
 
 def test_labels_before_texts_are_not_taken_for_pairs(qkv: Command, tmp_path: Path) -> None:
     rows = [(label, f"{text} {number}") for number, (text, label) in enumerate(3 * LABELED)]
-    assert "the columns are swapped" in qkv("data", "check", table(tmp_path, rows)).error
+    assert "the columns are probably swapped" in qkv("data", "check", table(tmp_path, rows)).error
 
 
 def test_an_encoding_problem_is_shown_in_its_context(report: Callable[..., dict[str, Any]], tmp_path: Path) -> None:

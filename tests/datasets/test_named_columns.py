@@ -13,7 +13,7 @@ from qkv.datasets.examples.tagged import Tagged
 from qkv.datasets.user_files import FORMATS_PAGE, user_datasets
 from qkv.errors import InputError
 from qkv.training.recipe import recipe_names
-from tests.datasets.build import load
+from tests.datasets.build import dataset, load
 
 REVIEWS = [(f"film {number} is {'good' if number % 2 else 'bad'} to watch", str(number % 2)) for number in range(20)]
 
@@ -147,9 +147,10 @@ def test_a_folder_with_files_for_splits_is_read_as_splits(tmp_path):
         separator = "\t" if name.endswith("tsv") else ","
         write(tmp_path, name, "\n".join(separator.join(row) for row in rows))
     (tmp_path / "notes.md").write_text("about the data")
-    data = load("labelled", train=(str(tmp_path),))
+    config = dataset("labelled", train=(str(tmp_path),))
+    data = config.load()
     assert {split: len(examples) for split, examples in data.splits.items()} == {"train": 10, "valid": 6, "test": 6}
-    assert any("2 of 6 texts of valid are also in train" in note for note in data.notes)
+    assert any("2 of 6 texts of valid are also in train" in warning for warning in config.duplicates(data.splits))
     write(tmp_path, "train.jsonl", "{}")
     with pytest.raises(InputError, match="several files"):
         load("labelled", train=(str(tmp_path),))
@@ -196,6 +197,6 @@ def test_questions_of_a_story_stay_in_one_split(tmp_path):
 def test_every_kind_has_a_recipe_and_a_section_of_the_page():
     page = (Path(__file__).parents[2] / FORMATS_PAGE).read_text(encoding="utf-8")
     sections = {line[3:].lower().replace(" ", "-") for line in page.splitlines() if line.startswith("## ")}
-    for name, dataset in user_datasets().items():
-        assert dataset.recipe in recipe_names(), name
-        assert dataset.section in sections, name
+    for name, reader in user_datasets().items():
+        assert reader.recipe in recipe_names(), name
+        assert reader.section in sections, name

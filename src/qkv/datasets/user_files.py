@@ -62,7 +62,6 @@ class UserFiles(DatasetConfig):
         files, notes = self.split_files(), list[str]()
         splits = self.finish({split: self.read_examples(paths, notes) for split, paths in files.items()})
         self.check(splits["train"])
-        notes += self.duplicates(splits)
         if "valid" not in splits:
             size, unit = len(splits["train"]), self.dataset_class.unit
             splits["train"], splits["valid"] = self.hold_out(splits["train"])
@@ -138,7 +137,7 @@ class UserFiles(DatasetConfig):
         return " and ".join(self.train)
 
     def duplicates(self, splits: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a note for each split with examples that are also in a split before it, and for each of these."""
+        """Yield a warning for each split with examples that are also in a split before it, and for each of these."""
         seen: dict[str, str] = {}
         for split, examples in splits.items():
             keys = self.keys(examples)

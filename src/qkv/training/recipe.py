@@ -56,9 +56,7 @@ class Recipe(Config):
     name: str = ""  # of the built-in recipe, or the path of a .toml file
     overrides: StringList = ()  # --set assignments applied to it
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0  # of weights, batches and dropout
-    init: ModelPath | None = (
-        None  # folder or name of a pretrained model of the same class; its tokenizer is used
-    )
+    init: ModelPath | None = None  # folder or name of a pretrained model of the same class; its tokenizer is used
     requires_init: bool = False  # fine-tunes a pretrained model: training requires init
     from_scratch: str | None = None  # recipe that trains such a model from random weights
     task: InstanceOf[TaskConfig]

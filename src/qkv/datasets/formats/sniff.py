@@ -53,7 +53,7 @@ def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, wha
     if distinct_examples * 5 < distinct_labels:
         raise InputError(
             f"{where}: there are {distinct_labels:,} different {label}s but only {distinct_examples:,} different "
-            f"{what}s: the columns are swapped; the {what} comes first"
+            f"{what}s: the columns are probably swapped; the {what} comes first"
         )
     if distinct_labels > len(examples) / 2:
         raise InputError(

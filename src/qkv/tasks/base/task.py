@@ -190,10 +190,6 @@ class Task(ABC):
         """Notes for the user about a split."""
         return ()
 
-    def notes_from_scratch(self) -> tuple[str, ...]:
-        """Notes for a model trained from random weights."""
-        return ()
-
     def carried_state(self) -> dict[str, Tensor]:
         """State carried between training steps, other than the weights; saved in checkpoints."""
         return {}

@@ -117,6 +117,13 @@ def test_words_search_recipes_and_models(qkv: Command) -> None:
     assert "did you mean --json?" in qkv("recipes", "dates", "--jsno").error
 
 
+@pytest.mark.parametrize("group", ["recipes", "models"])
+def test_list_is_the_bare_command(qkv: Command, group: str) -> None:
+    assert qkv(group, "list").out == qkv(group).out
+    assert qkv(group, "list", "--json").out == qkv(group, "--json").out
+    assert qkv(group, "list", "dates").out == qkv(group, "dates").out
+
+
 def test_a_wide_table_is_wrapped_in_a_narrow_terminal() -> None:
     rows = [["x" * 20, "word " * 20]]
     code = f"from qkv.cli.commands.catalog import format_rows; print(*format_rows(['a', 'b'], {rows}), sep='\\n')"

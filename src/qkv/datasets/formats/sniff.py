@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from qkv.datasets.examples.tagged import DOCUMENT_START
 from qkv.datasets.formats.roles import COLUMN_NAMES
 from qkv.errors import InputError
 from qkv.runtime.text import printable
@@ -64,6 +65,7 @@ def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, wha
 
 def looks_tagged(lines: Sequence[str]) -> bool:
     """Return whether lines are CoNLL columns: words with few distinct tags, and empty lines between sentences."""
+    lines = [line for line in lines if not line.startswith(DOCUMENT_START)]
     rows = [line.split("\t") if "\t" in line else line.split() for line in lines if line.strip()]
     gaps = sum(not line.strip() and bool(before.strip()) for before, line in pairwise(lines))
     if not rows or gaps < 2 or gaps < len(rows) / 100 or len(rows[0]) < 2:

@@ -10,6 +10,7 @@ from qkv.datasets.detect import infer_kind
 from qkv.datasets.examples.pair import Pair
 from qkv.datasets.examples.squad import Passage, Question
 from qkv.datasets.examples.tagged import Tagged
+from qkv.datasets.formats.roles import match_columns
 from qkv.datasets.user_files import FORMATS_PAGE, user_datasets
 from qkv.errors import InputError
 from qkv.training.recipe import recipe_names
@@ -36,11 +37,12 @@ def read(path: Path, kind: str, **options: Any) -> tuple[list[Any], tuple[str, .
         ("a.tsv", "label\ttext"),
         ("a.CSV", "Label,Review"),
         ("a.csv", "sentiment;comment"),
+        ("a.csv", "sep=;\nsentiment;comment"),
     ],
 )
 def test_columns_are_found_by_their_names_in_any_order(tmp_path, name, header):
     separator = next(character for character in ",;\t" if character in header)
-    names = [name.lower() for name in header.split(separator)]
+    names = [name.lower() for name in header.splitlines()[-1].split(separator)]
     cells = {"id": "7", **dict.fromkeys(("review", "text", "comment"), 0), **dict.fromkeys(("label", "sentiment"), 1)}
     rows = [
         separator.join(row[cells[column]] if isinstance(cells[column], int) else "7" for column in names)
@@ -50,6 +52,35 @@ def test_columns_are_found_by_their_names_in_any_order(tmp_path, name, header):
     assert {(pair.source, pair.target) for pair in examples} == set(REVIEWS)
     assert "header" in notes[0]
     assert "id" in names or "ignored" not in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "matched"),
+    [
+        ("labelled", "review_id,Review Text,stars_given", {"text": "Review Text", "label": "stars_given"}),
+        ("labelled", "reviewText,label_id", {"text": "reviewText", "label": "label_id"}),
+        ("labelled", "text,sentiment_score,sentiment_label", {"text": "text", "label": "sentiment_label"}),
+        ("labelled", "TEXT,star_class,topic_class", {"text": "TEXT"}),  # ambiguous
+        ("labelled", "review_id,class", {"label": "class"}),
+        ("labelled", "a text of several words,label", {"label": "label"}),
+        ("pairs", "source_text,target_text", {"source": "source_text", "target": "target_text"}),
+        ("pairs", "question_text,answer_text", {"source": "question_text", "target": "answer_text"}),
+        ("questions", "Question,context-text,Answer Text", {"question": "Question", "context": "context-text",
+                                                            "answer": "Answer Text"}),
+    ],
+)  # fmt: skip
+def test_columns_are_found_by_parts_of_their_names(kind, names, matched):
+    assert match_columns(names.split(","), user_datasets()[kind].roles, {}, "f") == matched
+
+
+@pytest.mark.parametrize(
+    ("header", "kind"), [("Review Text,stars_given", "labelled"), ("source_text,target_text", "pairs")]
+)
+def test_a_header_is_found_by_parts_of_its_names(tmp_path, header, kind):
+    cells = [(f"text {number}", f"other {number % 2 if kind == 'labelled' else number}") for number in range(9)]
+    path = write(tmp_path, "a.csv", "\n".join([header, *map(",".join, cells)]))
+    assert infer_kind([path]) == kind
+    assert {(pair.source, pair.target) for pair in read(path, kind)[0]} == set(cells)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])

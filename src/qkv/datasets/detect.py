@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 from qkv.datasets.formats.folders import class_folders, find_splits, find_table, has_suffix
 from qkv.datasets.formats.images import SUFFIXES
 from qkv.datasets.formats.roles import match_columns, missing_roles
 from qkv.datasets.formats.sniff import MAX_PLAUSIBLE_LABELS, looks_tagged
-from qkv.datasets.formats.tables import CSV, JSON_LINES, TABLES, csv_rows, parse_json, table_columns
+from qkv.datasets.formats.tables import JSON_LINES, TABLES, parse_json, table_columns, table_rows
 from qkv.datasets.formats.text_files import is_parsed, read_lines
 from qkv.datasets.shards.large_text import LARGE_BYTES
 from qkv.datasets.shards.text_source import COMPRESSIONS, SAVED, SAVED_SPLITS, PlainText
@@ -76,19 +77,17 @@ def _kind_of_table(path: Path, columns: Mapping[str, str]) -> str:
         names, rows = table_columns(lines, suffix, where), _sample(lines, suffix, where)
     except InputError:  # the reader of any kind of table reports the line
         return "labelled"
-    media = _media_of(rows)
+    media, guess = _media_of(rows), _pairs_or_labels(rows)
     kinds = {
         "audio": ("speech",),
-        "image": ("images", "captions") if _pairs_or_labels(rows) == "labelled" else ("captions", "images"),
+        "image": ("images", "captions") if guess == "labelled" else ("captions", "images"),
     }
+    by_parts = ("questions", guess, "labelled" if guess == "pairs" else "pairs")
     for kind in kinds.get(media, TABLE_KINDS):
-        roles = user_datasets()[kind].roles
-        valid = {role: name for role, name in columns.items() if role in {entry.name for entry in roles}}
-        try:
-            matched = match_columns(names, roles, valid, where)
-        except InputError:
-            continue
-        if len(valid) == len(columns) and not missing_roles(roles, matched):
+        if _has_columns(kind, names, columns, by_parts=False):
+            return kind
+    for kind in kinds.get(media, by_parts):
+        if _has_columns(kind, names, columns, by_parts=True):
             return kind
     if media:
         return kinds[media][0]
@@ -98,7 +97,18 @@ def _kind_of_table(path: Path, columns: Mapping[str, str]) -> str:
         return "text"
     if suffix not in JSON_LINES and looks_tagged(lines):
         return "tagged"
-    return _pairs_or_labels(rows)
+    return guess
+
+
+def _has_columns(kind: str, names: Sequence[str], columns: Mapping[str, str], *, by_parts: bool) -> bool:
+    """Return whether a table has the columns that a kind of data needs; `columns` are names of columns by role."""
+    roles = user_datasets()[kind].roles
+    if not columns.keys() <= {role.name for role in roles}:
+        return False
+    try:
+        return not missing_roles(roles, match_columns(names, roles, columns, kind, by_parts=by_parts))
+    except InputError:  # a column of `columns` that the table does not have
+        return False
 
 
 def _sample(lines: Sequence[str], suffix: str, where: str) -> list[list[str]]:
@@ -106,9 +116,7 @@ def _sample(lines: Sequence[str], suffix: str, where: str) -> list[list[str]]:
     if suffix in JSON_LINES:
         entries = (parse_json(line, where) for line in islice(filter(str.strip, lines), SAMPLED_ROWS))
         return [[v for v in entry.values() if isinstance(v, str)] for entry in entries if isinstance(entry, dict)]
-    if suffix == CSV:
-        return [cells for _, cells in islice(csv_rows(lines, where), 1, SAMPLED_ROWS)]
-    return [line.split("\t") for line in lines[1:SAMPLED_ROWS] if line.strip()]
+    return [cells for _, cells in islice(filter(itemgetter(1), table_rows(lines, suffix, where)), 1, SAMPLED_ROWS)]
 
 
 def _media_of(rows: Sequence[Sequence[str]]) -> str:

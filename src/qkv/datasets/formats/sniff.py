@@ -38,11 +38,14 @@ def binary_kind(data: bytes) -> str | None:
     return next((kind for magic, kind in MAGIC_NUMBERS.items() if data.startswith(magic)), None)
 
 
-def is_header(names: Sequence[str], last_column: Iterable[str]) -> bool:
-    """Return whether the first row is a header: different column names, the last not among the data below it."""
+def is_header(names: Sequence[str], last_column: Iterable[str], *, named: bool = False) -> bool:
+    """Return whether the first row is a header: different column names, the last not among the data below it.
+
+    `named` says that they name all columns that the examples need.
+    """
     lower = [name.strip().lower() for name in names]
     distinct = len(lower) > 1 and len(set(lower)) == len(lower)
-    return distinct and COLUMN_NAMES.issuperset(lower) and not any(cell == names[-1] for cell in last_column)
+    return distinct and (named or COLUMN_NAMES.issuperset(lower)) and not any(cell == names[-1] for cell in last_column)
 
 
 def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, what: str = "text") -> None:

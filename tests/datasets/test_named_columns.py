@@ -205,6 +205,8 @@ def test_a_folder_with_files_for_splits_is_read_as_splits(tmp_path):
         ("a.txt", "a line\nanother\n", "text"),
         ("a.json", "{}", "questions"),
         ("a.jsonl", '{"turns": ["a", "b"]}\n', "dialogues"),
+        ("a.jsonl", '{"prompt": "a", "messages": [{"role": "user", "content": "a"}]}\n', "dialogues"),
+        ("a.jsonl", '{"id": 1, "conversations": [{"from": "human", "value": "a"}]}\n', "dialogues"),
         ("a.txt", "1 Ada left.\n2 Who left?\tAda\t1\n", "stories"),
         ("a.txt", "(TOP (X (Y z)))\n(TOP (X (Y w)))\n", "trees"),
     ],

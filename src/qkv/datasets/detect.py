@@ -6,6 +6,7 @@ from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 
+from qkv.datasets.examples.dialogue import KEYS as DIALOGUE_KEYS
 from qkv.datasets.formats.folders import class_folders, find_splits, find_table, has_suffix
 from qkv.datasets.formats.images import SUFFIXES
 from qkv.datasets.formats.roles import match_columns, missing_roles
@@ -86,13 +87,13 @@ def _kind_of_table(path: Path, columns: Mapping[str, str]) -> str:
     for kind in kinds.get(media, TABLE_KINDS):
         if _has_columns(kind, names, columns, by_parts=False):
             return kind
+    if suffix in JSON_LINES and not set(DIALOGUE_KEYS).isdisjoint(names):
+        return "dialogues"
     for kind in kinds.get(media, by_parts):
         if _has_columns(kind, names, columns, by_parts=True):
             return kind
     if media:
         return kinds[media][0]
-    if suffix in JSON_LINES and "turns" in names:
-        return "dialogues"
     if suffix in JSON_LINES and len(names) < 2:
         return "text"
     if suffix not in JSON_LINES and looks_tagged(lines):

@@ -122,6 +122,26 @@ def test_empty_items_are_noted_and_broken_files_are_errors(qkv: Command, tmp_pat
     assert "loop" in qkv("data", "check", tmp_path / "loop").error
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        (
+            "a.txt",
+            "EU\tORG\nrejects\tO\nthis\n\nGo\tO\non\tO\n\nAda\tPER\n\nHe\tO\n",
+            "line 3 has a word without a tag",
+        ),
+        ("a.conll", "EU ORG\nrejects\n", "line 2 has a word without a tag"),
+        ("a.txt", "(TOP (X (Y z)))\n" * 4 + "(TOP (X\n", "line 5"),
+        ("a.tsv", "a text\tgood\n" * 4, "the same text"),
+    ],
+)
+def test_a_broken_file_is_reported_in_the_format_that_it_resembles(
+    qkv: Command, tmp_path: Path, name: str, content: str, words: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    assert words in qkv("data", "check", tmp_path / name).error
+
+
 def test_the_task_can_be_given(qkv: Command, report: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     path = table(tmp_path, LABELED)
     assert report(path)["kind"] == "labelled"

@@ -137,7 +137,7 @@ def test_answers_are_found_in_their_context(tmp_path):
     assert any("unanswerable" in note for note in notes)
     entry = {"question": "Who?", "context": "Ada met Ada.", "answers": {"text": ["Ada"], "answer_start": [8]}}
     path = write(tmp_path, "a.jsonl", "\n".join(json.dumps({**entry, "question": f"Who {n}?"}) for n in range(3)))
-    with pytest.raises(InputError, match="single"):  # one text cannot be split
+    with pytest.raises(InputError, match="the same text that they are about"):  # one text cannot be split
         read(path, "questions")
     path = write(tmp_path, "b.jsonl", path.read_text() + f"\n{json.dumps({**entry, 'context': 'So Ada came.'})}")
     with pytest.raises(InputError, match="line 4"):

@@ -10,7 +10,7 @@ from qkv.datasets.examples.dialogue import KEYS as DIALOGUE_KEYS
 from qkv.datasets.formats.folders import class_folders, find_splits, find_table, has_suffix
 from qkv.datasets.formats.images import SUFFIXES
 from qkv.datasets.formats.roles import match_columns, missing_roles
-from qkv.datasets.formats.sniff import MAX_PLAUSIBLE_LABELS, looks_tagged
+from qkv.datasets.formats.sniff import MAX_PLAUSIBLE_LABELS, WELL_FORMED, looks_tagged
 from qkv.datasets.formats.tables import JSON_LINES, TABLES, parse_json, table_columns, table_rows
 from qkv.datasets.formats.text_files import is_parsed, read_lines
 from qkv.datasets.shards.large_text import LARGE_BYTES
@@ -20,6 +20,7 @@ from qkv.datasets.user_media import WAV
 from qkv.errors import InputError
 
 SAMPLED_ROWS = 1000
+CONLL = (".conll", ".bio", ".iob", ".iob2")  # suffixes of words with tags in columns
 STORY = re.compile(r"1 [^\n]+\n2 ")  # the first lines of a story in the format of bAbI
 # Tables are tried in this order: "text" and "label" could also be words and tags.
 TABLE_KINDS = ("questions", "labelled", "tagged", "pairs")
@@ -38,7 +39,7 @@ def _kind_of(paths: Sequence[Path], columns: Mapping[str, str] | None) -> str:
     suffix = path.suffix.lower()
     if suffix in (*COMPRESSIONS, ".parquet", ".arrow"):
         return "text"
-    if is_parsed(path) and len(paths) == 1:
+    if (is_parsed(path) or suffix in CONLL) and len(paths) == 1:
         return "tagged"
     if suffix == ".json":
         return "questions"
@@ -50,7 +51,8 @@ def _kind_of(paths: Sequence[Path], columns: Mapping[str, str] | None) -> str:
     lines = read_lines(text.path) if text.bytes <= LARGE_BYTES else next(text.pieces(0, None)).split("\n")
     if looks_tagged(lines):
         return "tagged"
-    if all(line.strip().startswith("(") and line.strip().endswith(")") for line in lines if line.strip()):
+    filled = [line.strip() for line in lines if line.strip()]
+    if sum(line.startswith("(") and line.endswith(")") for line in filled) >= WELL_FORMED * len(filled):
         return "trees"
     if STORY.match("\n".join(lines[:2])) and any("\t" in line for line in lines):
         return "stories"

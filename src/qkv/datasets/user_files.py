@@ -111,7 +111,8 @@ class UserFiles(DatasetConfig):
     def hold_out(self, examples: Any) -> tuple[Any, Any]:
         """Split into training and validation examples; examples of equal key stay together."""
         keys = self.keys(examples)
-        kept, held_out = hold_out(range(len(keys)), self.valid_share, keys.__getitem__)
+        _, _, what = self.hashed.partition(" ")  # without its article
+        kept, held_out = hold_out(range(len(keys)), self.valid_share, keys.__getitem__, what)
         return self.select(examples, kept), self.select(examples, held_out)
 
     def describe_hold_out(self) -> str:

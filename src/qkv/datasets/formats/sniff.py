@@ -1,5 +1,6 @@
 """Heuristics on the content of user files: binary formats, headers, swapped columns, CoNLL columns."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ from qkv.errors import InputError
 from qkv.runtime.text import printable
 
 MAX_PLAUSIBLE_LABELS = 20  # distinct labels that are plausible for any number of texts
+WELL_FORMED = 0.8  # share of the lines from which a format is recognised
 MAGIC_NUMBERS = {
     b"\x89PNG": "PNG image",
     b"\xff\xd8\xff": "JPEG image",
@@ -67,16 +69,21 @@ def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, wha
 
 
 def looks_tagged(lines: Sequence[str]) -> bool:
-    """Return whether lines are CoNLL columns: words with few distinct tags, and empty lines between sentences."""
+    """Return whether lines are CoNLL columns: words with few distinct tags, and empty lines between sentences.
+
+    A few lines may be malformed, which the reader of tagged sentences reports.
+    """
     lines = [line for line in lines if not line.startswith(DOCUMENT_START)]
     rows = [line.split("\t") if "\t" in line else line.split() for line in lines if line.strip()]
     gaps = sum(not line.strip() and bool(before.strip()) for before, line in pairwise(lines))
-    if not rows or gaps < 2 or gaps < len(rows) / 100 or len(rows[0]) < 2:
+    if not rows or gaps < 2 or gaps < len(rows) / 100:
         return False
-    if any(len(row) != len(rows[0]) or len(row[0].split()) != 1 or len(row[-1].split()) != 1 for row in rows):
+    width = Counter(map(len, rows)).most_common(1)[0][0]
+    tagged = [row for row in rows if len(row) == width and len(row[0].split()) == len(row[-1].split()) == 1]
+    if width < 2 or len(tagged) < WELL_FORMED * len(rows):
         return False
-    tags = {row[-1] for row in rows}
-    return len(tags) < len(rows) and len(tags) <= max(MAX_PLAUSIBLE_LABELS, len(rows) / 5)
+    tags = {row[-1] for row in tagged}
+    return len(tags) < len(tagged) and len(tags) <= max(MAX_PLAUSIBLE_LABELS, len(tagged) / 5)
 
 
 def looks_like_texts(words: Sequence[str]) -> bool:

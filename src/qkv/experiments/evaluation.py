@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from qkv.datasets.dataset import Dataset
-from qkv.datasets.user_files import user_dataset
+from qkv.datasets.user_files import UserFiles, user_dataset
 from qkv.errors import ConfigError, InputError
 from qkv.experiments.results import Record, record_evaluation
 from qkv.generation import GenerationConfig
@@ -115,6 +115,7 @@ def open_evaluation(
     if data is None:
         names = [" and ".join(map(str, files or []))]
         data = read_files(name, run, task_class, network.config, files or [], names[0], columns, strict=strict)
+        data = replace(data, notes=(*data.notes, *_training_files(run, files or [])))
     else:
         names = select_splits(name, splits, task_class.splits(data))
     if limit is not None:
@@ -123,6 +124,8 @@ def open_evaluation(
         (run.recipe.task, run.recipe.train, run.recipe.seed) if run else (task_class.config_class(), TrainConfig(), 0)
     )
     task = task_class.for_evaluation(data, network, *settings)
+    if files:
+        task.check_files(data, names[0])
     # Results on part of a split or for a single checkpoint must not be recorded as results of the run.
     recordable = run is not None and not files and folder == run.folder and limit is None and not run.is_packaged
     return EvaluationSession(name, run, network, task, data, names, search, recordable)
@@ -183,6 +186,16 @@ def read_files(
     names = dict(columns or getattr(run and run.recipe.data, "column_names", {}))
     sizes = task.reader_options(config)
     return reader.read_files(files, name, strict=strict, column=column, column_names=names, **sizes)
+
+
+def _training_files(run: Run | None, files: Sequence[Path]) -> list[str]:
+    """Return a note if files are among those that a run was trained on."""
+    if run is None or not isinstance(run.recipe.data, UserFiles):
+        return []
+    trained = run.recipe.data.split_files()["train"] if run.recipe.data.train else []
+    paths = {path.resolve() for path in (*map(Path, run.recipe.data.train), *trained)}
+    found = [str(path) for path in files if path.resolve() in paths]
+    return [f"{' and '.join(found)}: the model was trained on this data; its scores are too high"] if found else []
 
 
 def select_splits(run: str, requested: Sequence[str] | None, splits: list[str]) -> list[str]:

@@ -186,6 +186,9 @@ class Task(ABC):
         """Prepare the task to evaluate a model."""
         return cls(data, model.tokenizer, model.config, options, train, seed)
 
+    def check_files(self, data: Any, split: str) -> None:  # noqa: B027  (most tasks have no labels)
+        """Raise if the examples of user files, read as a split, cannot be scored with the model."""
+
     def notes_on(self, data: Any, split: str) -> tuple[str, ...]:
         """Notes for the user about a split."""
         return ()

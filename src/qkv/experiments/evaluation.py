@@ -23,8 +23,10 @@ from qkv.registry import lookup, names_keywords, registered
 from qkv.tasks.base.evaluation import Evaluation
 from qkv.tasks.base.task import Task
 from qkv.tasks.base.train_config import TrainConfig
+from qkv.training.recipe import Recipe
 from qkv.training.run import Run, find_run, open_run
 
+ALIGNMENT = ("alignment", "pointing")  # metrics of attention weights
 ALL_TESTS = "all-tests"
 Progress = Callable[[int], None]
 
@@ -75,10 +77,12 @@ class EvaluationSession:
     names: list[str]  # of the splits
     search: GenerationConfig
     recordable: bool  # whether the results are those of the run, on whole splits of its data
+    reported: tuple[str, ...] = ()  # metrics that reports show; empty: all
 
     def evaluate(self, split: str, progress: Progress = lambda done: None) -> Evaluation:
         """Evaluate the model on a split; `progress` is called with the number of examples done, if it is known."""
-        return evaluate_split(self.task, self.model, self.data, split, self.search, progress)
+        evaluation = evaluate_split(self.task, self.model, self.data, split, self.search, progress)
+        return replace(evaluation, reported=self.reported)
 
     def record(self, evaluation: Evaluation) -> Record:
         """Append an evaluation to the results of the run."""
@@ -128,7 +132,18 @@ def open_evaluation(
         task.check_files(data, names[0])
     # Results on part of a split or for a single checkpoint must not be recorded as results of the run.
     recordable = run is not None and not files and folder == run.folder and limit is None and not run.is_packaged
-    return EvaluationSession(name, run, network, task, data, names, search, recordable)
+    reported = () if files or run is None else reported_metrics(run.recipe)
+    return EvaluationSession(name, run, network, task, data, names, search, recordable, reported)
+
+
+def reported_metrics(recipe: Recipe) -> tuple[str, ...]:
+    """Return the metrics of the result tables of a built-in dataset, and those of alignments; () for user files."""
+    if isinstance(recipe.data, UserFiles):
+        return ()
+    columns = recipe.task_class.columns or recipe.data.columns
+    lowercase = bool(getattr(recipe.data, "lowercase", False))
+    names = [column.metric for column in columns if not (column.needs_case and lowercase)]
+    return (*names, *ALIGNMENT)
 
 
 def evaluate_split(

@@ -56,10 +56,16 @@ class Evaluation(Drawable):
     calibration: Calibration | None = None
     split: str = ""
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # names and formats of the scores
+    reported: tuple[str, ...] = ()  # scores that reports show; empty: all
 
     def metric(self, name: str) -> Metric:
         """Return the name and the format of a score."""
         return self.metrics.get(name, Metric(name))
+
+    @property
+    def reported_scores(self) -> list[str]:
+        """Names of the scores that reports show, in the order of `scores`."""
+        return [name for name in self.scores if name in self.reported] or list(self.scores)
 
     def shown(self, name: str) -> str:
         """Return a score as text, with its confidence interval if it has one."""
@@ -70,7 +76,7 @@ class Evaluation(Drawable):
         return f"{metric.shown(self.scores[name])} [{low}, {high}]"
 
     def __repr__(self) -> str:
-        names = list(self.scores)
+        names = self.reported_scores
         shown = [f"{self.metric(name).name} {self.metric(name).shown(self.scores[name])}" for name in names[:MAX_SHOWN]]
         more = [f"and {len(names) - MAX_SHOWN} more metrics"] if len(names) > MAX_SHOWN else []
         where = f"{self.split}: " if self.split else ""

@@ -146,6 +146,16 @@ def test_help_and_version_go_to_stdout(qkv: Command) -> None:
     assert qkv("--version").out == "qkv 0.1.0\n"
 
 
+@pytest.mark.parametrize("command", ["view", "evaluate", "explain", "classify", "data show"])
+def test_help_has_no_technical_bounds(qkv: Command, command: str) -> None:
+    assert "x<=1073741824" not in qkv(*command.split(), "--help").out
+
+
+def test_counts_are_checked(qkv: Command, run: Path) -> None:
+    for value in ("0", "-3", "many", str(2**40)):
+        assert "--limit" in qkv("evaluate", run, f"--limit={value}").error
+
+
 def test_without_a_command_help_goes_to_stderr_with_exit_code_2(qkv: Command) -> None:
     for arguments in ([], ["data"]):
         ended = qkv(*arguments)
@@ -199,7 +209,10 @@ def test_empty_lines_keep_the_line_count(qkv: Command, run: Path) -> None:
     assert [answer["input"] for answer in found] == [1, 2, 3, 4]
     assert [answer["text"] for answer in found] == answers[:4]
     assert qkv("translate", run, "--strict", stdin=data).error.startswith("input 1 is empty")
-    assert qkv("translate", run, TEXTS[0], "").error.startswith("input 2 is empty")
+    assert qkv("translate", run, TEXTS[0], "").error == "input 2 is empty"
+    assert qkv("translate", run, "", TEXTS[0], "").error == "input 1 is empty and 1 more"
+    assert "did you mean --num-beams?" in qkv("translate", run, TEXTS[0], "--beam", 5).error
+    assert "single target language" in qkv("translate", run, TEXTS[0], "--target", "fr").error
 
 
 @pytest.mark.parametrize(

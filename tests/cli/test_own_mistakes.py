@@ -37,6 +37,7 @@ def test_media_and_texts_given_to_the_wrong_recipe_name_the_right_one(qkv, tmp_p
     (tmp_path / "texts.tsv").write_text(LABELLED)
     assert "qkv train images-vit" in qkv("train", "polarity-bert", "--data", tmp_path / "photos").error
     assert "qkv train polarity-bert" in qkv("train", "images-vit", "--data", tmp_path / "texts.tsv").error
+    assert "qkv train polarity-bert" in qkv("train", "ewt-lstm", "--data", tmp_path / "texts.tsv").error
 
 
 def test_a_table_with_other_columns_names_them_and_the_option(qkv, tmp_path):

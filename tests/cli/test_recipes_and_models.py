@@ -207,5 +207,10 @@ def test_the_shell_completes_recipes_keys_runs_and_datasets(tmp_path: Path) -> N
     assert complete("qkv translate tato", tmp_path) == ["tatoeba-en-de"]
     assert complete("qkv train --resume runs/not", tmp_path) == ["runs/not-a-run/"]
     assert complete("qkv train dates-gru --set model.score.") == ["model.score.hidden_dim="]
+    scores = complete("qkv train dates-gru --set model.score=")
+    assert "model.score=additive" in scores
+    assert complete("qkv train dates-gru --set model.score=add") == ["model.score=additive"]
+    assert complete("qkv train images-vit --set task.flip=") == ["task.flip=false", "task.flip=true"]
+    assert complete("qkv train dates-gru --set train.lr=") == []
     assert complete("qkv train no-such-recipe --set model.") == []
     assert complete("qkv data show multi") == ["multi30k", "multi30k_multilingual"]

@@ -17,6 +17,7 @@ from qkv.errors import InputError
 from qkv.registry import registered
 
 FORMATS_PAGE = "docs/how-to/your-own-data.md"
+UNRECOGNIZED = ("text", "pairs")  # kinds of files that are not recognised as those of another kind
 MEDIA_KINDS = {"images", "captions", "speech"}
 
 FilePaths = Annotated[tuple[FilePath, ...], Strict(False)]
@@ -48,12 +49,13 @@ class UserFiles(DatasetConfig):
                 raise type(error)(f"{error}{self._other_kind()}") from None
 
     def _other_kind(self) -> str:
-        """Return which recipe trains on the files if they are media and the recipe is of texts, or the reverse."""
+        """Return which recipe trains on the files if they look like data of another kind."""
         from qkv.datasets.detect import infer_kind  # which imports this module
 
         with suppress(InputError):
             kind = infer_kind([*map(Path, self.train)], self.column_names) if self.train else self.registered_name
-            if kind != self.registered_name and {kind, self.registered_name} & MEDIA_KINDS:
+            recognized = kind not in UNRECOGNIZED or {kind, self.registered_name} & MEDIA_KINDS
+            if recognized and kind != self.registered_name:
                 other = user_datasets()[kind]
                 return f"; these look like {other.description}: qkv train {other.recipe}"
         return ""

@@ -51,7 +51,7 @@ class Display:
             above=self._loss_chart,
         )
         self._task = self._live.add_task("", total=1.0, epoch="", status="")
-        self._epoch, self._status, self._rate = "epoch", "loss ...", ""
+        self._epoch, self._loss, self._rate = "epoch", "loss ...", ""
         self._metric = self._best = ""
         self._first: tuple[float, float] | None = None  # time and fraction done at the first step shown
         self._last_line = 0.0
@@ -62,30 +62,30 @@ class Display:
 
     def step(self, epoch: int, epochs: int, done: float, loss: float, speed: float, unit: str) -> None:
         """Show epoch, loss and speed; `done` is the fraction of the run that is over."""
-        self._epoch, self._status, self._rate = f"epoch {epoch}/{epochs}", f"loss {loss:.3f}", _rate(speed, unit)
+        self._epoch, self._loss, self._rate = f"epoch {epoch}/{epochs}", f"loss {loss:.3f}", _rate(speed, unit)
         self._losses.append((done, loss))
-        self._live.update(self._task, completed=done, **self._fit())
+        self._live.update(self._task, completed=done, epoch=self._epoch, status=self._fit())
         now = time.monotonic()
         if not self.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            line = f"{self._epoch}  {done:4.0%}  {self._status}{self._metric}{self._best}{self._rate}"
+            line = f"{self._epoch}  {done:4.0%}  {self._loss}{self._metric}{self._best}{self._rate}"
             remaining = self._seconds_left(now, done)
             self.print(line if remaining is None else f"{line}  eta {remaining:.0f} s")
 
-    def _fit(self) -> dict[str, str]:
-        """Return the texts of the live line; on a narrow terminal without the best value, then without the rate.
+    def _fit(self) -> str:
+        """Return the text of the live line; on a narrow terminal without the best value, then without the rate.
 
         The bar has the width that they leave.
         """
         spaces = len(" ") * 4  # between the columns
         room = self.console.width - len(self._epoch) - len("100 %  ") - len("eta") - ETA_WIDTH - spaces
-        shown = f"{self._status}{self._metric}"
+        shown = f"{self._loss}{self._metric}"
         for more in (f"{self._best}{self._rate}", self._rate, ""):
             status = f"{shown}{more}"
             if BAR_WIDTH + len(status) <= room:
                 break
         self._bar.bar_width = max(MIN_BAR_WIDTH, min(BAR_WIDTH, room - len(status)))
-        return {"epoch": self._epoch, "status": status}
+        return status
 
     def _seconds_left(self, now: float, done: float) -> float | None:
         """Estimate the remaining time from the speed since the first step shown; None at that step."""
@@ -96,7 +96,7 @@ class Display:
         """Show the validation metric, and the best value so far."""
         self._best = "" if best is None else f" (best {metric.shown(best.value)})"
         self._metric = f"  valid {metric.name} {metric.shown(value)}"
-        self._live.update(self._task, **self._fit())
+        self._live.update(self._task, status=self._fit())
 
     def draw_samples(self, task: Task, model: Any) -> list[Sample]:
         """Decode a few validation examples, show and return them."""

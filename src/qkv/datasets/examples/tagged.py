@@ -68,7 +68,7 @@ def tagged_of_row(tokens: str | list[str], tags: str | list[str], where: str) ->
         for cell in (tokens, tags)
     )
     if len(words) != len(labels):
-        raise InputError(f"{where} has {len(words)} words but {len(labels)} tags: each word needs one")
+        raise InputError(f"{where} has {len(words)} word(s) but {len(labels)} tag(s): each word needs one")
     if not all(words) or not all(labels):
         raise InputError(f"{where} has an empty word or tag")
     return Tagged(words, labels) if words else None

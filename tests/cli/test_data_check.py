@@ -45,7 +45,7 @@ def test_the_report_has_kind_splits_lengths_labels_and_examples(qkv: Command, tm
     assert found["labels"] == {"good": 20, "bad": 20}
     assert found["lengths"]["text"] == {"shortest": 8, "median": 8, "longest": 8, "unit": "tokens"}
     assert found["examples"][0] == {"text": TEXTS[0], "label": "bad"}
-    assert [warning.partition("?")[0] for warning in found["warnings"][:-1]] == ["too few"]
+    assert [warning.partition(":")[0] for warning in found["warnings"][:-1]] == ["few examples"]
     assert "train.epochs=300" in found["warnings"][-1]  # one step in each epoch
     found = json.loads(qkv("data", "check", path, *LSTM, "--set", "train.epochs=300", "--json").out)
     assert not any("step" in warning for warning in found["warnings"])
@@ -54,8 +54,8 @@ def test_the_report_has_kind_splits_lengths_labels_and_examples(qkv: Command, tm
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (lambda rows: [("feedback", "verdict"), *rows], "header?"),
-        (lambda rows: [(label, text) for text, label in rows[:18]], "columns swapped?"),
+        (lambda rows: [("feedback", "verdict"), *rows], "possible header"),
+        (lambda rows: [(label, text) for text, label in rows[:18]], "probably swapped"),
         (lambda rows: [(text, f"label {number}") for number, (text, _) in enumerate(rows[:18])], "a label per text"),
         (lambda rows: [*rows, (TEXTS[0], "good")], "conflicts"),
         (lambda rows: [*rows, rows[0], rows[0]], "duplicates: 2"),
@@ -75,9 +75,19 @@ def test_probable_mistakes_are_warnings(
     assert any(word in warning for warning in report(table(tmp_path, change(LABELED)), *LSTM)["warnings"])
 
 
+def test_a_recipe_without_its_pretrained_model_is_a_warning(
+    report: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    rows = [("question", "context", "answer"), *((f"Where is {name}?", f"{name} is here.", "here") for name in "abcd")]
+    found = report(table(tmp_path, rows))
+    assert any("fine-tunes" in warning for warning in found["warnings"])
+    assert not any("random weights" in warning for warning in found["warnings"])
+    assert found["command"].endswith("--set init=FOLDER")
+
+
 def test_labels_before_texts_are_not_taken_for_pairs(qkv: Command, tmp_path: Path) -> None:
     rows = [(label, f"{text} {number}") for number, (text, label) in enumerate(3 * LABELED)]
-    assert "the columns are swapped" in qkv("data", "check", table(tmp_path, rows)).error
+    assert "the columns are probably swapped" in qkv("data", "check", table(tmp_path, rows)).error
 
 
 def test_an_encoding_problem_is_shown_in_its_context(report: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
@@ -110,6 +120,26 @@ def test_empty_items_are_noted_and_broken_files_are_errors(qkv: Command, tmp_pat
     assert "no such file" in qkv("data", "check", tmp_path / "none.csv").error
     (tmp_path / "loop").symlink_to("loop")
     assert "loop" in qkv("data", "check", tmp_path / "loop").error
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        (
+            "a.txt",
+            "EU\tORG\nrejects\tO\nthis\n\nGo\tO\non\tO\n\nAda\tPER\n\nHe\tO\n",
+            "line 3 has a word without a tag",
+        ),
+        ("a.conll", "EU ORG\nrejects\n", "line 2 has a word without a tag"),
+        ("a.txt", "(TOP (X (Y z)))\n" * 4 + "(TOP (X\n", "line 5"),
+        ("a.tsv", "a text\tgood\n" * 4, "the same text"),
+    ],
+)
+def test_a_broken_file_is_reported_in_the_format_that_it_resembles(
+    qkv: Command, tmp_path: Path, name: str, content: str, words: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    assert words in qkv("data", "check", tmp_path / name).error
 
 
 def test_the_task_can_be_given(qkv: Command, report: Callable[..., dict[str, Any]], tmp_path: Path) -> None:

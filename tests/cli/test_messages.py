@@ -34,7 +34,7 @@ def check(error: str) -> None:
 @pytest.mark.parametrize("content", CONLL.values(), ids=CONLL)
 def test_a_long_line_of_a_data_file_is_truncated(qkv, tmp_path, content):
     (tmp_path / "words.conll").write_text(content)
-    check(qkv("train", "ewt-bert", "--data", tmp_path / "words.conll", "--output", tmp_path / "run").error)
+    check(qkv("train", "ewt-bert-scratch", "--data", tmp_path / "words.conll", "--output", tmp_path / "run").error)
 
 
 @pytest.mark.parametrize(

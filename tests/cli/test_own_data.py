@@ -41,6 +41,8 @@ def settings(*more: str) -> list[str]:
 def test_a_recipe_trains_and_is_evaluated_on_user_files(qkv, tmp_path, recipe):
     text, layers = FILES[recipe]
     small = [f"model.{layers}=1"]
+    if recipe in ("ewt-bert", "questions-bert"):
+        small.append("requires_init=false")
     if recipe in ("polarity-bert", "questions-bert"):
         small.append('data.tokenizer={name="wordpiece",vocab_size=60}')
     if recipe == "shakespeare-gpt":
@@ -64,7 +66,7 @@ def test_a_recipe_trains_and_is_evaluated_on_user_files(qkv, tmp_path, recipe):
 
 def test_labels_without_training_examples_are_noted(qkv, tmp_path):
     text, _ = FILES["polarity-bert"]
-    for name, labels in (("mine", text), ("test", "a film\tmeh\nso so\tmeh\n")):
+    for name, labels in (("mine", text), ("test", "a film\tmeh\nso good\tgood\n")):
         (tmp_path / f"{name}.tsv").write_text(labels)
     mine, test, run = tmp_path / "mine.tsv", tmp_path / "test.tsv", tmp_path / "run"
     small = settings("model.layers=1", 'data.tokenizer={name="wordpiece",vocab_size=60}')
@@ -72,6 +74,28 @@ def test_labels_without_training_examples_are_noted(qkv, tmp_path):
     assert re.search("note: .*test.*meh", trained.err)
     assert re.search("note: .*test.*meh", qkv("evaluate", run).err)
     assert re.search(f"note: .*{test}.*meh", qkv("evaluate", run, "--data", test).err)
+
+
+@pytest.mark.parametrize("recipe", ["polarity-lstm-mean", "ewt-lstm"])
+def test_the_labels_of_own_data_must_be_those_of_the_model(qkv, tmp_path, recipe):
+    tags = recipe == "ewt-lstm"
+    text = FILES["ewt-bert" if tags else "polarity-bert"][0]
+    suffix = "conll" if tags else "tsv"
+    mine, other, run = tmp_path / f"mine.{suffix}", tmp_path / f"other.{suffix}", tmp_path / "run"
+    mine.write_text(text)
+    other.write_text("a\tneg\nb\tpos\n")
+    small = [word for setting in ("hidden_dim", "embedding_dim") for word in ("--set", f"model.{setting}=4")]
+    trained = qkv("train", recipe, "--data", mine, "--output", run, *small, "--set", "train.epochs=1")
+    assert trained.code == 0, trained.err
+    done = qkv("evaluate", run, "--data", other)
+    assert done.code == 2
+    assert f"'neg', 'pos' of {other} are not" in done.error
+    assert ("'VERB'" if tags else "'good'") in done.error
+    note = "trained on this data"
+    same = qkv("evaluate", run, "--data", mine)
+    assert (same.code, note in same.err) == (0, True)
+    renamed = mine.rename(tmp_path / f"renamed.{suffix}")
+    assert note not in qkv("evaluate", run, "--data", renamed).err
 
 
 def test_a_tagger_with_tree_positions_requires_heads(qkv, tmp_path):

@@ -21,11 +21,12 @@ def test_training_notes_a_header_row_and_few_pairs(qkv, tmp_path):
     done = qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", "--output", tmp_path / "run", *TINY)
     assert done.code == 0, done.err
     notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
-    assert len(notes) == 4
+    assert len(notes) == 2
     assert "header" in notes[0]
     assert "2 of 40 pairs are held out" in notes[1]
-    assert "38 training pairs" in notes[2]
-    assert "train.epochs=" in notes[3]
+    few, steps = (line for line in done.err.splitlines() if line.startswith("warning: "))
+    assert "38 training pairs" in few
+    assert "train.epochs=" in steps
     strict = ("--strict", "--output", tmp_path / "strict", *TINY)
     assert "header" in qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", *strict).error
 
@@ -36,6 +37,7 @@ def test_media_and_texts_given_to_the_wrong_recipe_name_the_right_one(qkv, tmp_p
     (tmp_path / "texts.tsv").write_text(LABELLED)
     assert "qkv train images-vit" in qkv("train", "polarity-bert", "--data", tmp_path / "photos").error
     assert "qkv train polarity-bert" in qkv("train", "images-vit", "--data", tmp_path / "texts.tsv").error
+    assert "qkv train polarity-bert" in qkv("train", "ewt-lstm", "--data", tmp_path / "texts.tsv").error
 
 
 def test_a_table_with_other_columns_names_them_and_the_option(qkv, tmp_path):
@@ -49,12 +51,40 @@ def test_a_folder_of_runs_names_them(qkv, run):
     assert str(run) in qkv("translate", run.parent, TEXT).error
 
 
-def test_no_note_about_few_pairs_with_a_thousand_pairs_or_fine_tuning(qkv, run, tmp_path):
-    train = ("train", "dates-gru", *TINY, "--set", "train.epochs=1", "--output")
-    done = qkv(*train, tmp_path / "many", "--set", "data.size=1000")
-    assert (done.code, "training pairs" in done.err) == (0, False), done.err
-    done = qkv(*train, tmp_path / "tuned", "--set", "data.size=40", "--set", f"init={run}")
-    assert (done.code, "training pairs" in done.err) == (0, False), done.err
+def test_no_warning_about_few_pairs_of_a_built_in_dataset_or_when_fine_tuning(qkv, run, tmp_path):
+    train = ("--set", "train.epochs=1", *TINY, "--output")
+    done = qkv("train", "dates-gru", *train, tmp_path / "few", "--set", "data.size=100")
+    assert (done.code, "few examples" in done.err) == (0, False), done.err
+    (tmp_path / "mine.tsv").write_text(PAIRS)
+    tune = ("train", "pairs-gru", "--data", tmp_path / "mine.tsv", *train, tmp_path / "tuned")
+    done = qkv(*tune, "--set", f"init={run}")
+    assert (done.code, "few examples" in done.err) == (0, False), done.err
+
+
+def test_training_and_data_check_print_the_same_warnings(qkv, tmp_path):
+    files = {"train": f"feedback\tverdict\n{LABELLED}w0 schÃ¶n\tbad\n", "valid": LABELLED[:100]}
+    for name, text in files.items():
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{line}\n" for line in text.splitlines() if "\t" in line))
+    arguments = ("--valid", tmp_path / "valid.tsv", "--set", "model.hidden_dim=4", "--set", "model.embedding_dim=4",
+                 "--set", "train.epochs=1")  # fmt: skip
+    trained = qkv("train", "polarity-lstm-mean", "--data", tmp_path / "train.tsv", *arguments, "--output",
+                  tmp_path / "run")  # fmt: skip
+    assert trained.code == 0, trained.err
+    warnings = [line for line in trained.err.splitlines() if line.startswith("warning: ")]
+    for words in ("are also in train", "encoding", "possible header", "fewer than 5", "few examples", "few steps"):
+        assert any(words in line for line in warnings), words
+    checked = qkv("data", "check", tmp_path / "train.tsv", "--recipe", "polarity-lstm-mean", *arguments)
+    assert [line for line in checked.out.splitlines() if line.startswith("warning: ")] == warnings
+    resumed = qkv("train", "--resume", tmp_path / "run", "--set", "train.epochs=2")
+    assert (resumed.code, "warning: " in resumed.err) == (0, False)
+
+
+def test_the_lines_of_a_text_may_repeat(qkv, tmp_path):
+    (tmp_path / "a.txt").write_text("a line of text\n\n" * 400)
+    small = ("--set", "train.batch_size=32", "--set", "task.length=16", "--set", "model.max_length=16", "--json")
+    checked = qkv("data", "check", tmp_path / "a.txt", "--recipe", "shakespeare-gpt", *small)
+    assert checked.code == 0, checked.err
+    assert not any("duplicates" in warning for warning in json.loads(checked.out)["warnings"])
 
 
 @pytest.mark.parametrize(
@@ -63,9 +93,9 @@ def test_no_note_about_few_pairs_with_a_thousand_pairs_or_fine_tuning(qkv, run, 
         ("polarity-bert", PAIRS, "columns"),
         ("polarity-bert", "".join("\t".join(reversed(line.split("\t"))) + "\n" for line in LABELLED.splitlines()) * 2,
          "swapped"),
-        ("ewt-bert", LABELLED, "CoNLL"),
+        ("ewt-bert-scratch", LABELLED, "CoNLL"),
         ("pairs-gru", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\xff", "PNG"),
-        ("ewt-bert", "a" * 2**21, "line 1"),
+        ("ewt-bert-scratch", "a" * 2**21, "line 1"),
         ("polarity-bert", f"a\tb\n{'a' * 2**20}\n", "line 2"),
     ],
 )  # fmt: skip
@@ -74,6 +104,14 @@ def test_training_on_files_in_another_format_is_an_error(qkv, tmp_path, recipe, 
     error = qkv("train", recipe, "--data", tmp_path / "mine.tsv", "--output", tmp_path / "run").error
     assert word in error
     assert len(error) < 500
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("recipe", "scratch"), [("images-vit-finetune", "images-vit"), ("questions-bert", "init=")])
+def test_a_recipe_that_fine_tunes_requires_a_pretrained_model(qkv, tmp_path, recipe, scratch):
+    for more in ((), ("--dry-run",)):  # before the data is read: there is none
+        done = qkv("train", recipe, "--data", tmp_path / "none", "--output", tmp_path / "run", *more)
+        assert (done.code, done.error.count("--set init=FOLDER"), scratch in done.error) == (2, 1, True)
     assert not (tmp_path / "run").exists()
 
 

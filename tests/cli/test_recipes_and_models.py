@@ -117,6 +117,13 @@ def test_words_search_recipes_and_models(qkv: Command) -> None:
     assert "did you mean --json?" in qkv("recipes", "dates", "--jsno").error
 
 
+@pytest.mark.parametrize("group", ["recipes", "models"])
+def test_list_is_the_bare_command(qkv: Command, group: str) -> None:
+    assert qkv(group, "list").out == qkv(group).out
+    assert qkv(group, "list", "--json").out == qkv(group, "--json").out
+    assert qkv(group, "list", "dates").out == qkv(group, "dates").out
+
+
 def test_a_wide_table_is_wrapped_in_a_narrow_terminal() -> None:
     rows = [["x" * 20, "word " * 20]]
     code = f"from qkv.cli.commands.catalog import format_rows; print(*format_rows(['a', 'b'], {rows}), sep='\\n')"
@@ -200,5 +207,10 @@ def test_the_shell_completes_recipes_keys_runs_and_datasets(tmp_path: Path) -> N
     assert complete("qkv translate tato", tmp_path) == ["tatoeba-en-de"]
     assert complete("qkv train --resume runs/not", tmp_path) == ["runs/not-a-run/"]
     assert complete("qkv train dates-gru --set model.score.") == ["model.score.hidden_dim="]
+    scores = complete("qkv train dates-gru --set model.score=")
+    assert "model.score=additive" in scores
+    assert complete("qkv train dates-gru --set model.score=add") == ["model.score=additive"]
+    assert complete("qkv train images-vit --set task.flip=") == ["task.flip=false", "task.flip=true"]
+    assert complete("qkv train dates-gru --set train.lr=") == []
     assert complete("qkv train no-such-recipe --set model.") == []
     assert complete("qkv data show multi") == ["multi30k", "multi30k_multilingual"]

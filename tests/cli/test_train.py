@@ -119,6 +119,7 @@ def test_a_dry_run_reports_data_model_steps_and_time_and_writes_nothing(qkv: Com
     assert ended.code == 0
     assert list(folder.iterdir()) == []
     recipe = tomllib.loads(ended.out)  # the summary is a comment
+    assert ended.out.startswith("# data")
     assert recipe["train"]["epochs"] == 2
     assert recipe["model"]["source_vocab_size"] > 10
     plan = json.loads(qkv("train", "dates-gru", *TINY, "--set", "data.size=300", "--dry-run", "--json").out)
@@ -130,6 +131,14 @@ def test_a_dry_run_reports_data_model_steps_and_time_and_writes_nothing(qkv: Com
     assert re.search(r"# time +about \d+ s on cpu \(estimated", ended.out)
     trained = json.loads(qkv("train", "dates-gru", *TINY, "--set", "data.size=300", "--json").out)
     assert trained["step"] == plan["steps"]
+
+
+def test_only_the_last_folder_of_the_output_is_created(qkv: Command, folder: Path) -> None:
+    for more in ((), ("--dry-run",)):
+        error = qkv("train", "dates-gru", *SMALL, "--output", "missing/folder/run", *more).error
+        assert "missing/folder: no such folder" in error
+    assert list(folder.iterdir()) == []
+    assert qkv("train", "dates-gru", *SMALL, "--dry-run", "--output", "runs/first").code == 0
 
 
 def test_a_dry_run_checks_the_output_folder(qkv: Command, run: Path, folder: Path) -> None:

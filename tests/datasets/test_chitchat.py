@@ -72,6 +72,25 @@ def test_a_malformed_line_is_named(line, words):
     assert len(str(error.value)) < 500
 
 
+@pytest.mark.parametrize(
+    ("key", "speaker", "text", "names"),
+    [("messages", "role", "content", ("user", "assistant")), ("conversations", "from", "value", ("human", "gpt"))],
+)
+def test_messages_are_turns_and_those_of_the_system_the_prompt(key, speaker, text, names):
+    first, second = names
+    said = [("system", "Be brief."), (first, "Hi\nyou"), (second, "Hello."), (second, "Well?"), (first, "Yes")]
+    line = {key: [{speaker: name, text: words} for name, words in said], "id": 3}
+    assert parse_dialogues([json.dumps(line)], "f") == [Dialogue(("Hi you", "Hello. Well?", "Yes"), "Be brief.")]
+    for bad, word in (
+        ([{speaker: first, text: "Hi"}], "1 turn"),
+        ([{speaker: first, text: "Hi"}, {speaker: second, text: None}], "message 2"),
+        (["Hi", "Hello"], "message 1"),
+        ([{speaker: name, text: "Hi"} for name in (first, second, "tool")], "tool"),
+    ):
+        with pytest.raises(InputError, match=word):
+            parse_dialogues([json.dumps({key: bad})], "f")
+
+
 def test_a_file_without_dialogues_is_an_error():
     with pytest.raises(InputError, match="no dialogues"):
         parse_dialogues(["", " "], "file.jsonl")

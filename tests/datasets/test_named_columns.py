@@ -10,10 +10,11 @@ from qkv.datasets.detect import infer_kind
 from qkv.datasets.examples.pair import Pair
 from qkv.datasets.examples.squad import Passage, Question
 from qkv.datasets.examples.tagged import Tagged
+from qkv.datasets.formats.roles import match_columns
 from qkv.datasets.user_files import FORMATS_PAGE, user_datasets
 from qkv.errors import InputError
 from qkv.training.recipe import recipe_names
-from tests.datasets.build import load
+from tests.datasets.build import dataset, load
 
 REVIEWS = [(f"film {number} is {'good' if number % 2 else 'bad'} to watch", str(number % 2)) for number in range(20)]
 
@@ -36,11 +37,12 @@ def read(path: Path, kind: str, **options: Any) -> tuple[list[Any], tuple[str, .
         ("a.tsv", "label\ttext"),
         ("a.CSV", "Label,Review"),
         ("a.csv", "sentiment;comment"),
+        ("a.csv", "sep=;\nsentiment;comment"),
     ],
 )
 def test_columns_are_found_by_their_names_in_any_order(tmp_path, name, header):
     separator = next(character for character in ",;\t" if character in header)
-    names = [name.lower() for name in header.split(separator)]
+    names = [name.lower() for name in header.splitlines()[-1].split(separator)]
     cells = {"id": "7", **dict.fromkeys(("review", "text", "comment"), 0), **dict.fromkeys(("label", "sentiment"), 1)}
     rows = [
         separator.join(row[cells[column]] if isinstance(cells[column], int) else "7" for column in names)
@@ -50,6 +52,35 @@ def test_columns_are_found_by_their_names_in_any_order(tmp_path, name, header):
     assert {(pair.source, pair.target) for pair in examples} == set(REVIEWS)
     assert "header" in notes[0]
     assert "id" in names or "ignored" not in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "matched"),
+    [
+        ("labelled", "review_id,Review Text,stars_given", {"text": "Review Text", "label": "stars_given"}),
+        ("labelled", "reviewText,label_id", {"text": "reviewText", "label": "label_id"}),
+        ("labelled", "text,sentiment_score,sentiment_label", {"text": "text", "label": "sentiment_label"}),
+        ("labelled", "TEXT,star_class,topic_class", {"text": "TEXT"}),  # ambiguous
+        ("labelled", "review_id,class", {"label": "class"}),
+        ("labelled", "a text of several words,label", {"label": "label"}),
+        ("pairs", "source_text,target_text", {"source": "source_text", "target": "target_text"}),
+        ("pairs", "question_text,answer_text", {"source": "question_text", "target": "answer_text"}),
+        ("questions", "Question,context-text,Answer Text", {"question": "Question", "context": "context-text",
+                                                            "answer": "Answer Text"}),
+    ],
+)  # fmt: skip
+def test_columns_are_found_by_parts_of_their_names(kind, names, matched):
+    assert match_columns(names.split(","), user_datasets()[kind].roles, {}, "f") == matched
+
+
+@pytest.mark.parametrize(
+    ("header", "kind"), [("Review Text,stars_given", "labelled"), ("source_text,target_text", "pairs")]
+)
+def test_a_header_is_found_by_parts_of_its_names(tmp_path, header, kind):
+    cells = [(f"text {number}", f"other {number % 2 if kind == 'labelled' else number}") for number in range(9)]
+    path = write(tmp_path, "a.csv", "\n".join([header, *map(",".join, cells)]))
+    assert infer_kind([path]) == kind
+    assert {(pair.source, pair.target) for pair in read(path, kind)[0]} == set(cells)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
@@ -106,7 +137,7 @@ def test_answers_are_found_in_their_context(tmp_path):
     assert any("unanswerable" in note for note in notes)
     entry = {"question": "Who?", "context": "Ada met Ada.", "answers": {"text": ["Ada"], "answer_start": [8]}}
     path = write(tmp_path, "a.jsonl", "\n".join(json.dumps({**entry, "question": f"Who {n}?"}) for n in range(3)))
-    with pytest.raises(InputError, match="single"):  # one text cannot be split
+    with pytest.raises(InputError, match="the same text that they are about"):  # one text cannot be split
         read(path, "questions")
     path = write(tmp_path, "b.jsonl", path.read_text() + f"\n{json.dumps({**entry, 'context': 'So Ada came.'})}")
     with pytest.raises(InputError, match="line 4"):
@@ -147,9 +178,10 @@ def test_a_folder_with_files_for_splits_is_read_as_splits(tmp_path):
         separator = "\t" if name.endswith("tsv") else ","
         write(tmp_path, name, "\n".join(separator.join(row) for row in rows))
     (tmp_path / "notes.md").write_text("about the data")
-    data = load("labelled", train=(str(tmp_path),))
+    config = dataset("labelled", train=(str(tmp_path),))
+    data = config.load()
     assert {split: len(examples) for split, examples in data.splits.items()} == {"train": 10, "valid": 6, "test": 6}
-    assert any("2 of 6 texts of valid are also in train" in note for note in data.notes)
+    assert any("2 of 6 texts of valid are also in train" in warning for warning in config.duplicates(data.splits))
     write(tmp_path, "train.jsonl", "{}")
     with pytest.raises(InputError, match="several files"):
         load("labelled", train=(str(tmp_path),))
@@ -173,6 +205,8 @@ def test_a_folder_with_files_for_splits_is_read_as_splits(tmp_path):
         ("a.txt", "a line\nanother\n", "text"),
         ("a.json", "{}", "questions"),
         ("a.jsonl", '{"turns": ["a", "b"]}\n', "dialogues"),
+        ("a.jsonl", '{"prompt": "a", "messages": [{"role": "user", "content": "a"}]}\n', "dialogues"),
+        ("a.jsonl", '{"id": 1, "conversations": [{"from": "human", "value": "a"}]}\n', "dialogues"),
         ("a.txt", "1 Ada left.\n2 Who left?\tAda\t1\n", "stories"),
         ("a.txt", "(TOP (X (Y z)))\n(TOP (X (Y w)))\n", "trees"),
     ],
@@ -196,6 +230,6 @@ def test_questions_of_a_story_stay_in_one_split(tmp_path):
 def test_every_kind_has_a_recipe_and_a_section_of_the_page():
     page = (Path(__file__).parents[2] / FORMATS_PAGE).read_text(encoding="utf-8")
     sections = {line[3:].lower().replace(" ", "-") for line in page.splitlines() if line.startswith("## ")}
-    for name, dataset in user_datasets().items():
-        assert dataset.recipe in recipe_names(), name
-        assert dataset.section in sections, name
+    for name, reader in user_datasets().items():
+        assert reader.recipe in recipe_names(), name
+        assert reader.section in sections, name

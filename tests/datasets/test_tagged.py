@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from qkv.datasets.dataset import TaggedDataset
+from qkv.datasets.detect import infer_kind
 from qkv.datasets.examples.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
 from tests.datasets.build import dataset, load
@@ -25,6 +26,16 @@ TREE = """# text = They're late
 def test_columns_have_the_word_first_and_the_tag_last():
     lines = ["EU\tNNP\tB-group", "rejects\tVBZ\tO", "\t", "", "Go\tVB\tO"]
     assert parse_columns(lines, "f") == [Tagged(("EU", "rejects"), ("B-group", "O")), Tagged(("Go",), ("O",))]
+
+
+def test_lines_between_documents_are_skipped(tmp_path: Path):
+    start = ["-DOCSTART- -X- O", ""]
+    lines = [*start, "EU NNP B-group", "rejects VBZ O", "", "Go VB O", "", *start, "Stop VB O", ""]
+    sentences = parse_columns(lines, "f")
+    assert [sentence.words for sentence in sentences] == [("EU", "rejects"), ("Go",), ("Stop",)]
+    (tmp_path / "a.txt").write_text("\n".join(lines).replace(" -X-", ""))  # with another number of columns
+    assert infer_kind([tmp_path / "a.txt"]) == "tagged"
+    assert sum(map(len, load("tagged", train=(str(tmp_path / "a.txt"),)).splits.values())) == 3
 
 
 def test_conllu_skips_multiword_tokens_and_empty_nodes():

@@ -13,7 +13,7 @@ from PIL import Image
 from qkv.datasets.detect import infer_kind
 from qkv.datasets.formats.audio import WavFile
 from qkv.errors import InputError
-from tests.datasets.build import load
+from tests.datasets.build import dataset, load
 from tests.pipelines.recordings import write_wav
 
 
@@ -74,7 +74,8 @@ def test_subfolders_for_splits_are_used_and_duplicates_are_noted(tmp_path):
         photos(tmp_path / split, count)
     data = read(tmp_path)
     assert {split: len(images) for split, images in data.splits.items()} == {"train": 12, "valid": 6, "test": 4}
-    assert any("6 of 6 images of valid are also in train" in note for note in data.notes)
+    repeated = [*dataset("images", train=(str(tmp_path),)).duplicates(data.splits)]
+    assert any("6 of 6 images of valid are also in train" in warning for warning in repeated)
     save(tmp_path / "test" / "bird" / "1.png", 3)
     with pytest.raises(InputError, match="bird"):
         read(tmp_path)

@@ -6,6 +6,7 @@ import torch
 import qkv
 from qkv.errors import InputError, TruncationWarning
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
+from qkv.models.vit import ViT, ViTConfig
 from qkv.tokenizers import CharTokenizer
 from qkv.tokenizers.trained import BEGIN, END
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
@@ -91,6 +92,10 @@ def test_another_kind_of_model_or_a_missing_tokenizer_is_an_error(tmp_path):
         qkv.Classifier(saved(language_model, None, tmp_path / "language-model"), device="cpu")
     with pytest.raises(InputError, match="RNNLM: text classification requires a TextEncoder"):
         qkv.Classifier(language_model)
+    vit = ViT(ViTConfig(height=8, width=8, patch=4, dim=8, layers=1, heads=2, ffn_dim=8, classes=2))
+    for model in (vit, saved(vit, None, tmp_path / "vit")):
+        with pytest.raises(InputError, match=r"qkv\.ImageClassifier"):
+            qkv.Classifier(model, device="cpu")
     with pytest.raises(InputError, match="batch_size must be"):
         qkv.Classifier(tiny_bert("classifier"), tiny_tokenizer(tmp_path))(["a"], batch_size=0)
     with pytest.raises(InputError, match="Bert: no tokenizer"):

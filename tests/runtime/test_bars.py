@@ -5,11 +5,14 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from qkv.metrics import Metric
 from qkv.runtime import bars
 from qkv.runtime.bars import Bars
 from qkv.training.display import Display
+from qkv.training.run import Best
 
 
 def drawn(*, terminal: bool) -> str:
@@ -58,3 +61,30 @@ def test_control_characters_of_a_name_or_message_are_escaped() -> None:
         pass
     assert r"a\x1b[2Jb" in out.getvalue()
     assert r"c\x1b[2Jd" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("width", "shown", "left_out"),
+    [(140, ("(best 91.40%)", "640 tokens/s"), ()), (110, ("640 tokens/s",), ("best",)), (80, (), ("best", "tokens/s"))],
+)
+def test_the_training_line_keeps_bar_and_remaining_time(
+    width: int, shown: tuple[str, ...], left_out: tuple[str, ...]
+) -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, force_terminal=True, width=width, height=20))
+    with display:
+        for done in (0.1, 0.2):
+            display.step(3, 30, done, 1.234, 640.0, "tokens")
+            display.validated(Metric("accuracy", percent=True), 0.914, Best(3, 0.914))
+    last = re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", out.getvalue()).replace("\r", "\n").strip().splitlines()[-1]
+    for text in ("epoch 3/30", "━━━━━━━━", "20 %", "loss 1.234", "valid accuracy 91.40%", "eta", *shown):
+        assert text in last
+    assert re.search(r"eta +[-\d]+:[-\d]+:[-\d]+ *$", last)
+    assert len(last) <= width
+    assert not any(text in last for text in left_out)
+
+
+def test_the_rate_is_an_integer_below_a_thousand() -> None:
+    out = io.StringIO()
+    Display(Console(file=out, width=200)).step(1, 2, 0.5, 1.0, 84.2, "images")
+    assert out.getvalue().strip().endswith("  84 images/s")

@@ -6,12 +6,40 @@ from qkv.config import read_toml, write_toml
 from qkv.errors import InputError
 from qkv.training.recipe import Recipe, read_recipe, recipe_names
 
+FINE_TUNE = ("ewt-bert", "images-vit-finetune", "questions-bert", "squadshifts-minilm")
+
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_built_in_recipe_is_valid_and_survives_a_round_trip(name, tmp_path):
     recipe = read_recipe(name)
     (tmp_path / "recipe.toml").write_text(write_toml(recipe.to_dict()), encoding="utf-8")
     assert Recipe.from_table(read_toml(tmp_path / "recipe.toml"), "copy") == recipe
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_only_recipes_that_fine_tune_require_a_pretrained_model(name, tmp_path):
+    recipe = read_recipe(name)
+    assert recipe.requires_init == (name in FINE_TUNE)
+    if not recipe.requires_init:
+        assert recipe.missing_init() is None
+        return
+    assert recipe.from_scratch is None or not read_recipe(recipe.from_scratch).requires_init
+    assert str(recipe.from_scratch or "init") in str(recipe.missing_init())
+    assert recipe.replace(init=str(tmp_path)).missing_init() is None
+    assert recipe.replace(requires_init=False).missing_init() is None
+
+
+def test_init_is_a_folder_or_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name, init in (("owner/name", "owner/name"), ("sentiment", "sentiment"), ("bert", str(tmp_path / "bert")),
+                       ("runs/bert", str(tmp_path / "runs/bert"))):  # fmt: skip
+        assert read_recipe("ewt-bert", [f"init={name}"]).init == init
+
+
+def test_a_recipe_inherits_that_it_requires_a_pretrained_model(tmp_path):
+    (tmp_path / "mine.toml").write_text('extends = "ewt-bert"\n')
+    assert "ewt-bert-scratch" in str(read_recipe(str(tmp_path / "mine.toml")).missing_init())
 
 
 def test_the_recipes_of_the_documentation_exist():
@@ -25,7 +53,7 @@ def test_the_recipes_of_the_documentation_exist():
         ("trian.lr=1", r"unknown key trian \(did you mean train\?\)"),
         ("lr=1", r"unknown key lr \(did you mean train\.lr\?\)"),
         ("dropuot=1", r"unknown key dropuot \(did you mean model\.dropout\?\)"),
-        ("zzzz=1", r"unknown key zzzz \(known: task, data, model, train, seed, init\)"),
+        ("zzzz=1", r"unknown key zzzz \(known: task, data, model, train, seed, init, requires_init, from_scratch\)"),
         ("train.lr=fast", r"train\.lr must be a number, not 'fast'"),
         ("train.epochs=2.5", r"train\.epochs must be an integer"),
         ("train.decay=cosinus", r"train\.decay = 'cosinus' \(did you mean cosine\?\)"),

@@ -7,7 +7,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from qkv.cli.console import info, note, rate_bar, result
-from qkv.cli.texts import add_unknown_tokens, note_unknown_tokens
+from qkv.cli.texts import add_unknown_tokens, empty_input, note_unknown_tokens
 from qkv.cli.workers import CONTINUE, DecodeJob, Result, open_workers
 from qkv.datasets.formats.text_files import LineFile, Span, is_parsed
 from qkv.errors import InputError, QkvError
@@ -90,7 +90,7 @@ def _note_blank_lines(files: Sequence[LineFile], *, strict: bool, named: bool) -
         return
     count, first = sum(file.blank_count for file in blank), blank[0].first_blank
     if strict:
-        raise InputError(f"{f'{blank[0].path}: ' if named else ''}input {first} is empty ({count} empty input(s))")
+        raise InputError(f"{f'{blank[0].path}: ' if named else ''}{empty_input(first, count)}")
     where = f"{f'{blank[0].path}, ' if named else ''}line {first}"
     note(f"{count} empty line(s), first at {where}; their results are empty")
 

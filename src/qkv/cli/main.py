@@ -165,6 +165,8 @@ def _usage_error(error: Any) -> int:
         console.info(message)
         return BAD_INPUT
     if possible := getattr(error, "possibilities", None):  # of an unknown option
+        word = getattr(error, "option_name", "").lstrip("-")
+        possible = [name for name in possible if word in name] or possible  # --num-beams for --beam
         message = f"{error.message.rstrip('.')} (did you mean {' or '.join(sorted(possible))}?)"
     command = error.ctx.command_path if error.ctx else "qkv"
     return _print_error(f"{message.rstrip('.')} (see {command} --help)", BAD_INPUT)

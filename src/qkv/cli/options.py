@@ -62,7 +62,10 @@ def complete(kind: str) -> Callable[[str], list[str]]:
 
 
 def complete_keys(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return the keys of the recipe of a command that begin with `incomplete`, with their meanings."""
+    """Return the keys of the recipe of a command that begin with `incomplete`, with their meanings.
+
+    After KEY=, the values of a key that names a registered class, or that is true or false.
+    """
     from qkv.cli.commands.catalog import FROM_DATA, recipe_keys
     from qkv.training.recipe import read_recipe
 
@@ -72,7 +75,12 @@ def complete_keys(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         tables = recipe_keys(read_recipe(name))
     except QkvError:
         return []
-    keys = (key for keys in tables.values() for key in keys if key.value != FROM_DATA)
+    keys = [key for keys in tables.values() for key in keys if key.value != FROM_DATA]
+    name, equals, _ = incomplete.partition("=")
+    if equals:
+        named = {key.name: registered(key.kind) if key.kind else BOOLEANS.get(key.type, ()) for key in keys}
+        values = named.get(name, ())
+        return [(f"{name}={value}", "") for value in sorted(values) if f"{name}={value}".startswith(incomplete)]
     return [(f"{key.name}=", key.meaning) for key in keys if key.name.startswith(incomplete)]
 
 
@@ -92,6 +100,23 @@ def output_file(name: str, metavar: str, text: str) -> Any:
     return typer.Option(name, callback=check_output, metavar=metavar, help=text)
 
 
+def count_option(name: str, minimum: int, text: str) -> Any:
+    """Return an option for a number from `minimum` on, with its help text, which has no technical upper bound."""
+
+    def parse(value: str) -> int:
+        try:
+            count = int(value)
+        except ValueError:
+            raise typer.BadParameter(f"{value!r} is not a valid integer.") from None
+        if count < minimum:
+            raise typer.BadParameter(f"{count} is less than {minimum}.")
+        if count > MAX_COUNT:
+            raise typer.BadParameter(f"{count} is greater than {MAX_COUNT:,}.")
+        return count
+
+    return typer.Option(name, parser=parse, metavar="N", help=text)
+
+
 def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
     for path in paths or ():
         load_plugin(path)
@@ -99,6 +124,7 @@ def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
 
 
 MANIFEST = "manifest.json"  # of a run; qkv.training.run_manifest imports torch, which is slow
+BOOLEANS = {"bool": ("true", "false")}  # values of a type of keys
 MAX_COUNT = 2**30  # upper bound of count options that have no other limit
 NUMERIC = ((int,), (float,), (bool,), (int | None,), (float | None,))  # types of options that a config checks
 INTERRUPTED = 130  # exit code after Ctrl-C

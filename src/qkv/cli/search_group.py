@@ -10,16 +10,23 @@ from qkv.errors import InputError
 from qkv.registry import nearest
 
 METAVAR = "[WORD]... | COMMAND [ARGS]..."
+LIST = "list"
 SEARCH_KEY = "qkv.words"  # key in the meta data of a context
 
 Row = TypeVar("Row", bound=Sequence[str])
 
 
 class SearchGroup(TyperGroup):
-    """A group whose arguments are words to search for, unless the first one is a command."""
+    """A group whose arguments are words to search for, unless the first one is a command.
+
+    As in other groups, `list` before the words, or without any, lists the rows.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = [word for word in args if not word.startswith("-")]
+        if words[:1] == [LIST]:
+            index, words = args.index(LIST), words[1:]
+            args = [*args[:index], *args[index + 1 :]]
         if words and words[0] not in self.commands:
             takes_value = {name for parameter in self.params for name in parameter.opts if not _is_flag(parameter)}
             words = []

@@ -42,10 +42,15 @@ def read_texts(
     lines = texts or read_lines(file)
     empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
     if empty and (strict or texts):
-        raise InputError(f"input {empty[0]} is empty ({len(empty)} empty input(s))")
+        raise InputError(empty_input(empty[0], len(empty)))
     if empty:
         note(f"{len(empty)} empty line(s), first at line {empty[0]}; their results are empty")
     return lines
+
+
+def empty_input(first: int | None, count: int) -> str:
+    """Return a message about empty inputs, the first by its number."""
+    return f"input {first} is empty{f' and {count - 1:,} more' if count > 1 else ''}"
 
 
 def read_conllu(texts: list[str] | None, file: Path | None) -> list["Tagged"]:
@@ -80,7 +85,7 @@ def note_unknown_tokens(unknown: Mapping[Any, Sequence[str]], what: str = "input
     names = [f"'{printable(t, 20)}' ({' '.join(f'U+{ord(c):04X}' for c in t[:3])})" for t in tokens[:MAX_UNKNOWN_SHOWN]]
     more = f" and {len(tokens) - MAX_UNKNOWN_SHOWN:,} more" if len(tokens) > MAX_UNKNOWN_SHOWN else ""
     first = f"input {next(iter(unknown))}"
-    where = first if len(unknown) == 1 else f"{len(unknown):,} inputs, first: {first}"
+    where = first if len(unknown) == 1 else f"{len(unknown):,} inputs together, the first is {first}"
     hint = "; the input has tabs: pass a single column (cut -f 1)" if "\t" in tokens else ""
     note(f"{where}: out-of-vocabulary tokens: {', '.join(names)}{more}{hint}")
 

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
+from qkv.datasets.examples.dialogue import KEYS as DIALOGUE_KEYS
 from qkv.datasets.formats.folders import class_folders, find_splits, find_table, has_suffix
 from qkv.datasets.formats.images import SUFFIXES
 from qkv.datasets.formats.roles import match_columns, missing_roles
-from qkv.datasets.formats.sniff import MAX_PLAUSIBLE_LABELS, looks_tagged
-from qkv.datasets.formats.tables import CSV, JSON_LINES, TABLES, csv_rows, parse_json, table_columns
+from qkv.datasets.formats.sniff import MAX_PLAUSIBLE_LABELS, WELL_FORMED, looks_tagged
+from qkv.datasets.formats.tables import JSON_LINES, TABLES, parse_json, table_columns, table_rows
 from qkv.datasets.formats.text_files import is_parsed, read_lines
 from qkv.datasets.shards.large_text import LARGE_BYTES
 from qkv.datasets.shards.text_source import COMPRESSIONS, SAVED, SAVED_SPLITS, PlainText
@@ -18,6 +20,7 @@ from qkv.datasets.user_media import WAV
 from qkv.errors import InputError
 
 SAMPLED_ROWS = 1000
+CONLL = (".conll", ".bio", ".iob", ".iob2")  # suffixes of words with tags in columns
 STORY = re.compile(r"1 [^\n]+\n2 ")  # the first lines of a story in the format of bAbI
 # Tables are tried in this order: "text" and "label" could also be words and tags.
 TABLE_KINDS = ("questions", "labelled", "tagged", "pairs")
@@ -36,7 +39,7 @@ def _kind_of(paths: Sequence[Path], columns: Mapping[str, str] | None) -> str:
     suffix = path.suffix.lower()
     if suffix in (*COMPRESSIONS, ".parquet", ".arrow"):
         return "text"
-    if is_parsed(path) and len(paths) == 1:
+    if (is_parsed(path) or suffix in CONLL) and len(paths) == 1:
         return "tagged"
     if suffix == ".json":
         return "questions"
@@ -48,7 +51,8 @@ def _kind_of(paths: Sequence[Path], columns: Mapping[str, str] | None) -> str:
     lines = read_lines(text.path) if text.bytes <= LARGE_BYTES else next(text.pieces(0, None)).split("\n")
     if looks_tagged(lines):
         return "tagged"
-    if all(line.strip().startswith("(") and line.strip().endswith(")") for line in lines if line.strip()):
+    filled = [line.strip() for line in lines if line.strip()]
+    if sum(line.startswith("(") and line.endswith(")") for line in filled) >= WELL_FORMED * len(filled):
         return "trees"
     if STORY.match("\n".join(lines[:2])) and any("\t" in line for line in lines):
         return "stories"
@@ -76,29 +80,38 @@ def _kind_of_table(path: Path, columns: Mapping[str, str]) -> str:
         names, rows = table_columns(lines, suffix, where), _sample(lines, suffix, where)
     except InputError:  # the reader of any kind of table reports the line
         return "labelled"
-    media = _media_of(rows)
+    media, guess = _media_of(rows), _pairs_or_labels(rows)
     kinds = {
         "audio": ("speech",),
-        "image": ("images", "captions") if _pairs_or_labels(rows) == "labelled" else ("captions", "images"),
+        "image": ("images", "captions") if guess == "labelled" else ("captions", "images"),
     }
+    by_parts = ("questions", guess, "labelled" if guess == "pairs" else "pairs")
     for kind in kinds.get(media, TABLE_KINDS):
-        roles = user_datasets()[kind].roles
-        valid = {role: name for role, name in columns.items() if role in {entry.name for entry in roles}}
-        try:
-            matched = match_columns(names, roles, valid, where)
-        except InputError:
-            continue
-        if len(valid) == len(columns) and not missing_roles(roles, matched):
+        if _has_columns(kind, names, columns, by_parts=False):
+            return kind
+    if suffix in JSON_LINES and not set(DIALOGUE_KEYS).isdisjoint(names):
+        return "dialogues"
+    for kind in kinds.get(media, by_parts):
+        if _has_columns(kind, names, columns, by_parts=True):
             return kind
     if media:
         return kinds[media][0]
-    if suffix in JSON_LINES and "turns" in names:
-        return "dialogues"
     if suffix in JSON_LINES and len(names) < 2:
         return "text"
     if suffix not in JSON_LINES and looks_tagged(lines):
         return "tagged"
-    return _pairs_or_labels(rows)
+    return guess
+
+
+def _has_columns(kind: str, names: Sequence[str], columns: Mapping[str, str], *, by_parts: bool) -> bool:
+    """Return whether a table has the columns that a kind of data needs; `columns` are names of columns by role."""
+    roles = user_datasets()[kind].roles
+    if not columns.keys() <= {role.name for role in roles}:
+        return False
+    try:
+        return not missing_roles(roles, match_columns(names, roles, columns, kind, by_parts=by_parts))
+    except InputError:  # a column of `columns` that the table does not have
+        return False
 
 
 def _sample(lines: Sequence[str], suffix: str, where: str) -> list[list[str]]:
@@ -106,9 +119,7 @@ def _sample(lines: Sequence[str], suffix: str, where: str) -> list[list[str]]:
     if suffix in JSON_LINES:
         entries = (parse_json(line, where) for line in islice(filter(str.strip, lines), SAMPLED_ROWS))
         return [[v for v in entry.values() if isinstance(v, str)] for entry in entries if isinstance(entry, dict)]
-    if suffix == CSV:
-        return [cells for _, cells in islice(csv_rows(lines, where), 1, SAMPLED_ROWS)]
-    return [line.split("\t") for line in lines[1:SAMPLED_ROWS] if line.strip()]
+    return [cells for _, cells in islice(filter(itemgetter(1), table_rows(lines, suffix, where)), 1, SAMPLED_ROWS)]
 
 
 def _media_of(rows: Sequence[Sequence[str]]) -> str:

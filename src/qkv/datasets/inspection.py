@@ -67,10 +67,14 @@ class Columns:
         return Counter(dict(total.most_common()))
 
 
-def find_problems(columns: Columns, keys: Sequence[str] = ()) -> Iterator[str]:
-    """Yield warnings about the texts and labels of a dataset; copies of examples have equal `keys`, or equal rows."""
+def find_problems(columns: Columns, keys: Sequence[str] = (), *, running_text: bool = False) -> Iterator[str]:
+    """Yield warnings about the texts and labels of a dataset.
+
+    Copies of examples have equal `keys`, or equal rows; the lines of running text may be equal.
+    """
     yield from _encoding_problems(columns.texts)
-    yield from _repetitions(columns.rows, keys)
+    if not running_text:
+        yield from _repetitions(columns.rows, keys)
     if columns.labels:
         yield from _label_problems(columns.labels, columns.label_counts)
     if columns.rows and "label" in columns.rows[0] and columns.texts:
@@ -132,16 +136,16 @@ def _column_problems(columns: Columns) -> Iterator[str]:
         )
     if _mean_words(labels) > _mean_words(texts):
         yield (
-            f"columns swapped? labels are longer than texts: label {_quote(labels[0])}, text {_quote(texts[0])}; name "
-            "the columns with --column text=NAME --column label=NAME"
+            f"the columns are probably swapped: labels are longer than texts, e.g. label {_quote(labels[0])}, text "
+            f"{_quote(texts[0])}; name the columns with --column text=NAME --column label=NAME"
         )
     label_texts: dict[str, set[str]] = {}
     for text, label in zip(texts, labels, strict=True):
         label_texts.setdefault(text, set()).add(label)
         if counts[label] == 1 and len(text.split()) == len(label.split()) == 1 < _mean_words(texts):
             yield (
-                f"header? the text {_quote(text)} with the label {_quote(label)} was read as an example: remove the "
-                f"line, or name the columns with --column text=NAME --column label=NAME"
+                f"possible header: the text {_quote(text)} with the label {_quote(label)} was read as an example: "
+                "remove the line, or name the columns with --column text=NAME --column label=NAME"
             )
     conflicts = [text for text, of_text in label_texts.items() if len(of_text) > 1]
     if conflicts:
@@ -153,8 +157,8 @@ def _header_of_pairs(texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
     first = [values[0].strip() for values in texts.values()]
     if all(text.isidentifier() for text in first) and all(_mean_words(values) > 3 for values in texts.values()):
         yield (
-            f"header? the pair {_quote(' | '.join(first))} was read as an example: remove the line, or name the "
-            "columns with --column source=NAME --column target=NAME"
+            f"possible header: the pair {_quote(' | '.join(first))} was read as an example: remove the line, or name "
+            "the columns with --column source=NAME --column target=NAME"
         )
 
 

@@ -17,6 +17,7 @@ from qkv.errors import InputError
 from qkv.registry import registered
 
 FORMATS_PAGE = "docs/how-to/your-own-data.md"
+UNRECOGNIZED = ("text", "pairs")  # kinds of files that are not recognised as those of another kind
 MEDIA_KINDS = {"images", "captions", "speech"}
 
 FilePaths = Annotated[tuple[FilePath, ...], Strict(False)]
@@ -48,12 +49,13 @@ class UserFiles(DatasetConfig):
                 raise type(error)(f"{error}{self._other_kind()}") from None
 
     def _other_kind(self) -> str:
-        """Return which recipe trains on the files if they are media and the recipe is of texts, or the reverse."""
+        """Return which recipe trains on the files if they look like data of another kind."""
         from qkv.datasets.detect import infer_kind  # which imports this module
 
         with suppress(InputError):
             kind = infer_kind([*map(Path, self.train)], self.column_names) if self.train else self.registered_name
-            if kind != self.registered_name and {kind, self.registered_name} & MEDIA_KINDS:
+            recognized = kind not in UNRECOGNIZED or {kind, self.registered_name} & MEDIA_KINDS
+            if recognized and kind != self.registered_name:
                 other = user_datasets()[kind]
                 return f"; these look like {other.description}: qkv train {other.recipe}"
         return ""
@@ -62,7 +64,6 @@ class UserFiles(DatasetConfig):
         files, notes = self.split_files(), list[str]()
         splits = self.finish({split: self.read_examples(paths, notes) for split, paths in files.items()})
         self.check(splits["train"])
-        notes += self.duplicates(splits)
         if "valid" not in splits:
             size, unit = len(splits["train"]), self.dataset_class.unit
             splits["train"], splits["valid"] = self.hold_out(splits["train"])
@@ -112,7 +113,8 @@ class UserFiles(DatasetConfig):
     def hold_out(self, examples: Any) -> tuple[Any, Any]:
         """Split into training and validation examples; examples of equal key stay together."""
         keys = self.keys(examples)
-        kept, held_out = hold_out(range(len(keys)), self.valid_share, keys.__getitem__)
+        _, _, what = self.hashed.partition(" ")  # without its article
+        kept, held_out = hold_out(range(len(keys)), self.valid_share, keys.__getitem__, what)
         return self.select(examples, kept), self.select(examples, held_out)
 
     def describe_hold_out(self) -> str:
@@ -138,7 +140,7 @@ class UserFiles(DatasetConfig):
         return " and ".join(self.train)
 
     def duplicates(self, splits: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a note for each split with examples that are also in a split before it, and for each of these."""
+        """Yield a warning for each split with examples that are also in a split before it, and for each of these."""
         seen: dict[str, str] = {}
         for split, examples in splits.items():
             keys = self.keys(examples)

@@ -257,9 +257,9 @@ class UserTrees(UserFiles, TextDatasetConfig):
 
 @register("dataset", "dialogues")
 class UserDialogues(UserFiles, TextDatasetConfig):
-    """Dialogues in JSON Lines, each with a list of turns."""
+    """Dialogues in JSON Lines, each with a list of turns or messages."""
 
-    summary = "your own dialogues, in JSON Lines with a list of turns each (data.train)"
+    summary = "your own dialogues, in JSON Lines with a list of turns or messages each (data.train)"
     usage = 'no dialogues given: --data dialogues.jsonl with lines such as {"turns": ["Hello!", "Hi!"]}'
     description = "dialogues by turns"
     section = "dialogues"

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from qkv.datasets.dataset import Dataset
-from qkv.datasets.user_files import user_dataset
+from qkv.datasets.user_files import UserFiles, user_dataset
 from qkv.errors import ConfigError, InputError
 from qkv.experiments.results import Record, record_evaluation
 from qkv.generation import GenerationConfig
@@ -23,8 +23,10 @@ from qkv.registry import lookup, names_keywords, registered
 from qkv.tasks.base.evaluation import Evaluation
 from qkv.tasks.base.task import Task
 from qkv.tasks.base.train_config import TrainConfig
+from qkv.training.recipe import Recipe
 from qkv.training.run import Run, find_run, open_run
 
+ALIGNMENT = ("alignment", "pointing")  # metrics of attention weights
 ALL_TESTS = "all-tests"
 Progress = Callable[[int], None]
 
@@ -87,10 +89,12 @@ class EvaluationSession:
     names: list[str]  # of the splits
     search: GenerationConfig
     recordable: bool  # whether the results are those of the run, on whole splits of its data
+    reported: tuple[str, ...] = ()  # metrics that reports show; empty: all
 
     def evaluate(self, split: str, progress: Progress = lambda done: None) -> Evaluation:
         """Evaluate the model on a split; `progress` is called with the number of examples done, if it is known."""
-        return evaluate_split(self.task, self.model, self.data, split, self.search, progress)
+        evaluation = evaluate_split(self.task, self.model, self.data, split, self.search, progress)
+        return replace(evaluation, reported=self.reported)
 
     def record(self, evaluation: Evaluation) -> Record:
         """Append an evaluation to the results of the run."""
@@ -127,6 +131,7 @@ def open_evaluation(
     if data is None:
         names = [" and ".join(map(str, files or []))]
         data = read_files(name, run, task_class, network.config, files or [], names[0], columns, strict=strict)
+        data = replace(data, notes=(*data.notes, *_training_files(run, files or [])))
     else:
         names = select_splits(name, splits, task_class.splits(data))
     if limit is not None:
@@ -135,9 +140,22 @@ def open_evaluation(
         (run.recipe.task, run.recipe.train, run.recipe.seed) if run else (task_class.config_class(), TrainConfig(), 0)
     )
     task = task_class.for_evaluation(data, network, *settings)
+    if files:
+        task.check_files(data, names[0])
     # Results on part of a split or for a single checkpoint must not be recorded as results of the run.
     recordable = run is not None and not files and folder == run.folder and limit is None and not run.is_packaged
-    return EvaluationSession(name, run, network, task, data, names, search, recordable)
+    reported = () if files or run is None else reported_metrics(run.recipe)
+    return EvaluationSession(name, run, network, task, data, names, search, recordable, reported)
+
+
+def reported_metrics(recipe: Recipe) -> tuple[str, ...]:
+    """Return the metrics of the result tables of a built-in dataset, and those of alignments; () for user files."""
+    if isinstance(recipe.data, UserFiles):
+        return ()
+    columns = recipe.task_class.columns or recipe.data.columns
+    lowercase = bool(getattr(recipe.data, "lowercase", False))
+    names = [column.metric for column in columns if not (column.needs_case and lowercase)]
+    return (*names, *ALIGNMENT)
 
 
 def evaluate_split(
@@ -197,6 +215,16 @@ def read_files(
     names = dict(columns or getattr(run and run.recipe.data, "column_names", {}))
     sizes = task.reader_options(config)
     return reader.read_files(files, name, strict=strict, column=column, column_names=names, **sizes)
+
+
+def _training_files(run: Run | None, files: Sequence[Path]) -> list[str]:
+    """Return a note if files are among those that a run was trained on."""
+    if run is None or not isinstance(run.recipe.data, UserFiles):
+        return []
+    trained = run.recipe.data.split_files()["train"] if run.recipe.data.train else []
+    paths = {path.resolve() for path in (*map(Path, run.recipe.data.train), *trained)}
+    found = [str(path) for path in files if path.resolve() in paths]
+    return [f"{' and '.join(found)}: the model was trained on this data; its scores are too high"] if found else []
 
 
 def select_splits(run: str, requested: Sequence[str] | None, splits: list[str]) -> list[str]:

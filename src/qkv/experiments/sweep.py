@@ -44,7 +44,8 @@ from qkv.training.run_manifest import MANIFEST, Manifest, differences, flat
 
 RECIPE = "recipe"  # a factor that varies the recipe itself
 MAX_TRIALS = 1000
-NOT_COMPARED = ("name", "overrides", "data.folder")  # of a recipe: they do not change what is trained
+# Keys of a recipe that do not change what is trained.
+NOT_COMPARED = ("name", "overrides", "requires_init", "from_scratch", "data.folder")
 
 MeasureFunction = Callable[[Run, str], Mapping[str, float]]  # of a finished run and a device; can be pickled
 

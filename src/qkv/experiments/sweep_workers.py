@@ -80,11 +80,11 @@ class TrialDisplay(Display):
     def step(self, epoch: int, epochs: int, done: float, loss: float, speed: float, unit: str) -> None:
         super().step(epoch, epochs, done, loss, speed, unit)
         if time.monotonic() - self._written >= TICK:
-            self.write(Status(done, f"loss {loss:.3f}{self._metric}"))
+            self.write(Status(done, f"loss {loss:.3f}{self._metric}{self._best}"))
 
     def validated(self, metric: Metric, value: float, best: Best | None) -> None:
         super().validated(metric, value, best)
-        self.write(replace(self._status, text=self._metric.strip()))
+        self.write(replace(self._status, text=f"{self._metric}{self._best}".strip()))
 
 
 @dataclass(frozen=True)

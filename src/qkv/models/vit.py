@@ -127,6 +127,7 @@ class ViT(Model):
 
     config_class = ViTConfig
     presets: ClassVar = PRESETS
+    kind_description = "an image classifier (qkv.ImageClassifier)"
     description = "ViT (Dosovitskiy et al. 2021): a Transformer encoder over image patches"
 
     def __init__(self, config: ViTConfig) -> None:

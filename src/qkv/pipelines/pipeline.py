@@ -58,7 +58,10 @@ class Pipeline:
             self.name = type(model).__name__
             network = model if device == "auto" else model.to(pick_device(device))
             if not isinstance(network, self.model_class):
-                raise InputError(f"{self.name}: {self.task_description} requires a {self.model_class.__name__}")
+                kind = getattr(network, "kind_description", f"a {self.name}")
+                raise InputError(
+                    f"{self.name}: {self.task_description} requires a {self.model_class.__name__}, not {kind}"
+                )
         self.model = network.eval()
         self._tokenizer = network.tokenizer if tokenizer is None else tokenizer
         self.setup()

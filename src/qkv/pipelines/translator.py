@@ -353,7 +353,9 @@ class Translator(DecoderPipeline):
     def _with_language(self, text: str, target: str | None, number: int) -> str:
         """Return a text with the token of the target language, or raise if it is missing, unknown or there already."""
         if target is not None and target not in self.languages:
-            choice = f"one of {', '.join(self.languages)}" if self.languages else "not set: this model has no choice"
+            if not self.languages:
+                raise InputError(f"{self.name}: the model has a single target language: remove target")
+            choice = f"one of {', '.join(self.languages)}"
             raise InputError(f"{self.name}: the target language must be {choice}, not {printable(repr(target))}")
         present = target_language(text) in self.languages
         if present and target is not None:

@@ -81,7 +81,10 @@ class CaptioningTask(Task):
     datasets = (CaptionDataset,)
     batch_units = ("examples",)
     config_class = CaptioningConfig
-    test_metrics: ClassVar = {f"bleu_{order}": Metric(f"BLEU-{order}") for order in (1, 2, 3)}
+    test_metrics: ClassVar = {
+        "bleu": Metric("BLEU"),
+        **{f"bleu_{order}": Metric(f"BLEU-{order}") for order in (1, 2, 3)},
+    }
     from_data = ("vocab_size", "channels", "height", "width", "backbone")
     evaluation_unit = "images"
     searches = True

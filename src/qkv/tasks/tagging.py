@@ -16,7 +16,7 @@ from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, Example, iter_ba
 from qkv.pipelines.inputs.tree_inputs import reads_trees, require_heads
 from qkv.pipelines.tagger import EncodedSentences, encode_sentences, predict_tags, tag_logits
 from qkv.registry import register
-from qkv.tasks.base.evaluation import Evaluation, label_details
+from qkv.tasks.base.evaluation import Evaluation, label_details, require_known_label
 from qkv.tasks.base.task import Sample
 from qkv.tasks.base.text_encoder_task import TextEncoderTask, total_loss
 from qkv.types import Float, Tensor
@@ -60,6 +60,9 @@ class TaggingTask(TextEncoderTask):
 
     def describe(self) -> str:
         return f"{self.sentences:,} sentences"
+
+    def check_files(self, data: TaggedDataset, split: str) -> None:
+        require_known_label(self.label_names(data.splits[split]), self.labels, split, "tags")
 
     def score_examples(self, model: TextEncoder, examples: Sequence[Tagged]) -> dict[str, float]:
         predictions = predict_tags(model, self.encoder, examples, self.train_config.batching)

@@ -13,7 +13,7 @@ from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.inputs.text_inputs import IGNORE, Example
 from qkv.registry import register
 from qkv.runtime.text import printable
-from qkv.tasks.base.evaluation import Evaluation, label_details
+from qkv.tasks.base.evaluation import Evaluation, label_details, require_known_label
 from qkv.tasks.base.task import Sample
 from qkv.tasks.base.text_encoder_task import TextEncoderTask
 from qkv.types import Float, Tensor
@@ -78,6 +78,9 @@ class TextClassificationTask(TextEncoderTask):
         pairs, names = self.valid[:count], self.model_config.label_names
         labels = [names[number] for number in self._log_probabilities(model, pairs).argmax(dim=-1).tolist()]
         return [Sample(pair.source, label, pair.target) for pair, label in zip(pairs, labels, strict=True)]
+
+    def check_files(self, data: LabeledTextDataset, split: str) -> None:
+        require_known_label([pair.target for pair in data.splits[split]], self.labels, split)
 
     def notes_on(self, data: LabeledTextDataset, split: str) -> tuple[str, ...]:
         """Note labels missing from the training data: ignored in the loss, counted as errors in the accuracy."""

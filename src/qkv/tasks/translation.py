@@ -64,7 +64,6 @@ from qkv.types import Float, Tensor
 
 MAX_TOKEN_SHOWN = 40  # characters of an unknown token in a note
 LANGUAGE_METRICS = ("bleu", "bleu_tokenised", "chrf")  # of each of several target languages
-FEW_PAIRS = 1000  # fewer give poor results when training from scratch
 
 
 @dataclass(frozen=True)
@@ -184,11 +183,6 @@ class TranslationTask(Task):
 
     def describe(self) -> str:
         return f"{len(self.train):,} pairs"
-
-    def notes_from_scratch(self) -> tuple[str, ...]:
-        if len(self.train) >= FEW_PAIRS:
-            return ()
-        return (f"{len(self.train):,} training pairs are few for training from scratch: expect poor results",)
 
     def epoch(self, number: int) -> list[list[int]]:
         self.epoch_pairs = self._augment(number)

@@ -7,15 +7,12 @@ from typing import Any
 
 from qkv.datasets.dataset import Dataset
 from qkv.datasets.examples.speech import SpeechDataset
-from qkv.datasets.inspection import Columns, Lengths, find_problems
-from qkv.datasets.user_files import UserFiles
+from qkv.datasets.inspection import Columns, Lengths
 from qkv.hub.meta_model import meta_model
+from qkv.training.data_warnings import data_warnings, scratch_warnings
 from qkv.training.finetune import load_pretrained, with_image_size
-from qkv.training.job import few_steps, tokenizer_and_config
+from qkv.training.job import tokenizer_and_config
 from qkv.training.recipe import Recipe
-
-FEW_EXAMPLES = 1000  # for training from random weights
-PARAMETERS_PER_EXAMPLE = 10_000  # more are probably too many
 
 
 @dataclass(frozen=True)
@@ -44,14 +41,11 @@ def check_data(recipe: Recipe, count: int) -> DataReport:
     parameters = sum(weight.numel() for weight in meta_model(recipe.model_class, config, "model").parameters())
     columns = Columns.read(data)
     lengths = _lengths(data, columns, tokenizer)
-    repeated, keys = list[str](), list[str]()
-    if isinstance(recipe.data, UserFiles):
-        repeated = list(recipe.data.duplicates(data.splits))
-    if isinstance(recipe.data, UserFiles) and recipe.data.unique:
-        keys = [key for examples in data.splits.values() for key in recipe.data.keys(examples)]
-    warnings = [*repeated, *find_problems(columns, keys), *_too_long(data, columns, tokenizer, config)]
-    if pretrained is None:
-        warnings += [*_too_few(data, parameters), *few_steps(recipe, data, task)]
+    warnings = [*data_warnings(recipe, data, columns), *_too_long(data, columns, tokenizer, config)]
+    if missing := recipe.missing_init():
+        warnings.append(missing)
+    elif pretrained is None:
+        warnings += scratch_warnings(recipe, data, task, parameters)
     sizes = {split: data.size(split) for split in data.splits}
     return DataReport(
         kind=data.kind,
@@ -62,7 +56,7 @@ def check_data(recipe: Recipe, count: int) -> DataReport:
         parameters=parameters,
         tokenizer="" if tokenizer is None else f"{len(tokenizer):,} tokens in the vocabulary",
         examples=list(islice(data.preview("train"), count)),
-        notes=[note for note in task.notes if note not in warnings],
+        notes=list(task.notes),
         warnings=warnings,
     )
 
@@ -107,14 +101,3 @@ def _too_long(data: Dataset[Any], columns: Columns, tokenizer: Any, config: Any)
         too_long = sum(count > longest for count in _count_tokens(column, texts, tokenizer))
         if too_long:
             yield f"too long: {too_long:,} of {len(texts):,} in {column} have more than model.max_length = {longest:,}"
-
-
-def _too_few(data: Dataset[Any], parameters: int) -> Iterator[str]:
-    size = data.size("train")
-    if size is None or data.kind == "text":
-        return
-    if size < FEW_EXAMPLES or parameters > PARAMETERS_PER_EXAMPLE * size:
-        yield (
-            f"too few? {size:,} training {data.unit} for a model of {parameters / 1e6:.1f} M parameters with random "
-            "weights: start from a pretrained model with --set init=FOLDER, or add data"
-        )

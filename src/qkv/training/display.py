@@ -21,6 +21,7 @@ SECONDS_BETWEEN_LINES = 10.0
 SAMPLES = 3  # shown at each validation
 SAMPLE_WIDTH = 60  # characters of each part of a sample
 CHART_HEIGHT, CHART_WIDTH = 8, 60  # characters
+MIN_BAR_WIDTH, ETA_WIDTH = 4, len("0:00:00")
 TALL = 30  # lines of a terminal from which the chart is shown by default
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character, by row and column
 
@@ -38,18 +39,20 @@ class Display:
         self._chart = self.console.height >= TALL if chart is None else chart
         self._losses: list[tuple[float, float]] = []  # fraction of the run done, and loss
         self._drawn = 0, Text()  # number of losses in the chart, and the chart
+        self._bar = BarColumn(bar_width=BAR_WIDTH)
         self._live = live_progress(
             self.console,
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=BAR_WIDTH),
-            TextColumn("{task.percentage:3.0f} %  loss {task.fields[loss]}{task.fields[valid]}  {task.fields[rate]}"),
+            TextColumn("{task.fields[epoch]}"),
+            self._bar,
+            TextColumn("{task.percentage:3.0f} %  {task.fields[status]}"),
             TextColumn("eta"),
             TimeRemainingColumn(),
             transient=False,
             above=self._loss_chart,
         )
-        self._task = self._live.add_task("", total=1.0, epoch="", loss="...", valid="", rate="...")
-        self._metric = ""
+        self._task = self._live.add_task("", total=1.0, epoch="", status="")
+        self._epoch, self._loss, self._rate = "epoch", "loss ...", ""
+        self._metric = self._best = ""
         self._first: tuple[float, float] | None = None  # time and fraction done at the first step shown
         self._last_line = 0.0
 
@@ -59,15 +62,30 @@ class Display:
 
     def step(self, epoch: int, epochs: int, done: float, loss: float, speed: float, unit: str) -> None:
         """Show epoch, loss and speed; `done` is the fraction of the run that is over."""
-        rate = f"{speed / 1000:.1f}k {unit}/s"
+        self._epoch, self._loss, self._rate = f"epoch {epoch}/{epochs}", f"loss {loss:.3f}", _rate(speed, unit)
         self._losses.append((done, loss))
-        self._live.update(self._task, completed=done, epoch=f"{epoch}/{epochs}", loss=f"{loss:.3f}", rate=rate)
+        self._live.update(self._task, completed=done, epoch=self._epoch, status=self._fit())
         now = time.monotonic()
         if not self.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            line = f"epoch {epoch}/{epochs}  {done:4.0%}  loss {loss:.3f}{self._metric}  {rate}"
+            line = f"{self._epoch}  {done:4.0%}  {self._loss}{self._metric}{self._best}{self._rate}"
             remaining = self._seconds_left(now, done)
             self.print(line if remaining is None else f"{line}  eta {remaining:.0f} s")
+
+    def _fit(self) -> str:
+        """Return the text of the live line; on a narrow terminal without the best value, then without the rate.
+
+        The bar has the width that they leave.
+        """
+        spaces = len(" ") * 4  # between the columns
+        room = self.console.width - len(self._epoch) - len("100 %  ") - len("eta") - ETA_WIDTH - spaces
+        shown = f"{self._loss}{self._metric}"
+        for more in (f"{self._best}{self._rate}", self._rate, ""):
+            status = f"{shown}{more}"
+            if BAR_WIDTH + len(status) <= room:
+                break
+        self._bar.bar_width = max(MIN_BAR_WIDTH, min(BAR_WIDTH, room - len(status)))
+        return status
 
     def _seconds_left(self, now: float, done: float) -> float | None:
         """Estimate the remaining time from the speed since the first step shown; None at that step."""
@@ -76,9 +94,9 @@ class Display:
 
     def validated(self, metric: Metric, value: float, best: Best | None) -> None:
         """Show the validation metric, and the best value so far."""
-        best_value = "" if best is None else f" (best {metric.shown(best.value)})"
-        self._metric = f"  valid {metric.name} {metric.shown(value)}{best_value}"
-        self._live.update(self._task, valid=self._metric)
+        self._best = "" if best is None else f" (best {metric.shown(best.value)})"
+        self._metric = f"  valid {metric.name} {metric.shown(value)}"
+        self._live.update(self._task, status=self._fit())
 
     def draw_samples(self, task: Task, model: Any) -> list[Sample]:
         """Decode a few validation examples, show and return them."""
@@ -105,6 +123,11 @@ class Display:
 
     def __exit__(self, *error: object) -> None:
         self._live.stop()
+
+
+def _rate(speed: float, unit: str) -> str:
+    """Return the speed as text, e.g. "  12.3k tokens/s"."""
+    return f"  {speed:.0f} {unit}/s" if speed < 1000 else f"  {speed / 1000:.1f}k {unit}/s"
 
 
 def loss_chart(points: Sequence[tuple[float, float]], width: int, height: int) -> list[str]:

@@ -1,6 +1,5 @@
 """Train a recipe: load data, tokenizer and model, then run the training loop."""
 
-import math
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,13 +9,13 @@ from typing import Any
 import torch
 
 from qkv.datasets.dataset import Dataset
-from qkv.datasets.user_files import UserFiles
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.model_folder import ModelFolder
 from qkv.runtime import provenance
 from qkv.runtime.device import pick_device
 from qkv.tasks.base.task import Task
 from qkv.tokenizers import Tokenizer
+from qkv.training.data_warnings import data_warnings, scratch_warnings
 from qkv.training.display import Display
 from qkv.training.distributed import is_main, main_first, on_main, require_same
 from qkv.training.finetune import (
@@ -31,9 +30,6 @@ from qkv.training.loop import seconds_per_step, train
 from qkv.training.memory_estimate import check_memory, explain_out_of_memory
 from qkv.training.recipe import Recipe
 from qkv.training.run import Run, TrainState
-
-FEW_STEPS, ENOUGH_STEPS = 100, 300  # of training from random weights on own data
-MANY_EXAMPLES = 100_000  # whose batches are not counted in advance
 
 
 @dataclass(frozen=True)
@@ -176,6 +172,8 @@ def _prepare(
 
     A resumed run has the tokenizer and the config of its newest checkpoint.
     """
+    if missing := recipe.missing_init():
+        raise InputError(missing)
     torch_device = pick_device(device)
     task_class, network = recipe.task_class, recipe.model_class
     data = main_first(recipe.data.load)
@@ -207,25 +205,14 @@ def _prepare(
     if pretrained is not None:
         random = f"randomly initialized: {', '.join(fresh)}" if fresh else "all weights were loaded"
         display.print(f"initialized from {recipe.init}; {random}")
-    notes = [*task.notes]
-    if not resumed and recipe.init is None:
-        notes += [*task.notes_from_scratch(), *few_steps(recipe, data, task)]
-    for note in (*notes, *ignored_keys(recipe, pretrained)):
+    for note in (*task.notes, *ignored_keys(recipe, pretrained)):
         display.print(f"note: {note}")
+    if not resumed and is_main():
+        for warning in data_warnings(recipe, data):
+            display.print(f"warning: {warning}")
+        for warning in scratch_warnings(recipe, data, task, size) if recipe.init is None else ():
+            display.print(f"warning: {warning}")
     return data, tokenizer, task, model
-
-
-def few_steps(recipe: Recipe, data: Dataset[Any], task: Task) -> list[str]:
-    """Return a note on own data that are so few that the recipe's epochs are too few steps for random weights."""
-    size = data.size("train")
-    if not isinstance(recipe.data, UserFiles) or size is None or size > MANY_EXAMPLES:
-        return []
-    per_epoch = len(task.epoch(0))
-    steps = per_epoch * recipe.train.epochs
-    if steps >= FEW_STEPS:
-        return []
-    epochs = math.ceil(ENOUGH_STEPS / max(1, per_epoch))
-    return [f"{steps:,} training step(s) are few for random weights: train longer with --set train.epochs={epochs}"]
 
 
 def tokenizer_and_config(recipe: Recipe, data: Dataset[Any], pretrained: Any) -> tuple[Any, Any]:

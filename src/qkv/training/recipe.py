@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, InstanceOf, model_validator
 from qkv.config import Config, PositiveFloat, StringList, build, merge, override, read_toml, require
 from qkv.datasets.dataset import DatasetConfig, TextDatasetConfig
 from qkv.errors import InputError
+from qkv.hub.huggingface import is_hub_name
 from qkv.hub.model_folder import named_folder
 from qkv.registry import lookup, nearest, registered, unknown
 from qkv.runtime.files import absolute_path
@@ -18,12 +19,14 @@ from qkv.runtime.text import printable, printable_repr
 from qkv.tasks.base.task import Task, TaskConfig
 from qkv.tasks.base.train_config import TrainConfig
 
+TOP_KEYS = ("seed", "init", "requires_init", "from_scratch")  # keys that --set can change, outside of the tables
 SECTIONS = {"task": "task", "data": "dataset", "model": "model"}  # sections of a recipe that name a registered class
 
 
 def _model_path(path: str) -> str:
-    """Return the name of a pretrained model, or the absolute path of another folder."""
-    return path if named_folder(path) != Path(path) else str(absolute_path(path))
+    """Return the name of a pretrained model, also of the Hugging Face Hub, or the absolute path of another folder."""
+    on_hub = is_hub_name(path) and not Path(path).parent.exists()
+    return path if on_hub or named_folder(path) != Path(path) else str(absolute_path(path))
 
 
 ModelPath = Annotated[str, AfterValidator(_model_path)]
@@ -54,6 +57,8 @@ class Recipe(Config):
     overrides: StringList = ()  # --set assignments applied to it
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0  # of weights, batches and dropout
     init: ModelPath | None = None  # folder or name of a pretrained model of the same class; its tokenizer is used
+    requires_init: bool = False  # fine-tunes a pretrained model: training requires init
+    from_scratch: str | None = None  # recipe that trains such a model from random weights
     task: InstanceOf[TaskConfig]
     data: InstanceOf[DatasetConfig]
     model: InstanceOf[Config]
@@ -111,6 +116,16 @@ class Recipe(Config):
                 )
         return self
 
+    def missing_init(self) -> str | None:
+        """Return why the recipe cannot be trained without `init`; None if it can, or if `init` is set."""
+        if not self.requires_init or self.init is not None:
+            return None
+        other = "" if self.from_scratch is None else f"; from scratch, use {self.from_scratch}"
+        return (
+            f"recipe {self.name} fine-tunes a pretrained model: pass --set init=FOLDER, the name of a model or "
+            f"owner/name{other}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         unset = self.init is not None  # keys that are not set have the values of the pretrained model
         sections = {
@@ -120,22 +135,22 @@ class Recipe(Config):
         for key in self.task_class.from_data:  # part of the checkpoint's config.json
             sections["model"].pop(key, None)
         head = {key: getattr(self, key) for key in ("name", "overrides", "seed", "init")}
+        head |= {key: getattr(self, key) for key in ("requires_init", "from_scratch") if getattr(self, key)}
         return {**head, "overrides": list(self.overrides), **sections, "train": self.train.to_dict()}
 
 
 def _check_top_keys(table: Mapping[str, Any], where: str) -> None:
     """Raise for an unknown key at the top level; a key of a section is suggested with its section: lr, train.lr."""
     configs = {section: table.get(section) for section in SECTIONS} | {"train": table.get("train", TrainConfig())}
-    names = {key: [key] for key in ("seed", "init", *configs)}
+    names = {key: [key] for key in (*TOP_KEYS, *configs)}
     for section, config in configs.items():
         for key in type(config).model_fields if isinstance(config, Config) else ():
             names.setdefault(key, []).append(f"{section}.{key}")
     for key in table:
         if key not in Recipe.model_fields:
             close = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
-            hint = (
-                f"did you mean {' or '.join(names[close[0]])}?" if close else f"known: {', '.join(configs)}, seed, init"
-            )
+            known = ", ".join((*configs, *TOP_KEYS))
+            hint = f"did you mean {' or '.join(names[close[0]])}?" if close else f"known: {known}"
             raise InputError(f"{where}: unknown key {printable(key)} ({hint})")
 
 

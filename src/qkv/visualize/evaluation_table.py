@@ -27,7 +27,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
 
 
 def _metrics(evaluation: Evaluation) -> list[str]:
-    names = {name: evaluation.metric(name).name for name in evaluation.scores}
+    names = {name: evaluation.metric(name).name for name in evaluation.reported_scores}
     width = max(28, *map(len, names.values()))
     rows = []
     for name, title in names.items():

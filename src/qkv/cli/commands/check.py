@@ -70,8 +70,10 @@ def check(
     guessed = recipe is None and task is None
     name = recipe or _recipe_for(files, task, options.parse_columns(column))
     overrides = data_overrides(name, files, valid, test, options.parse_columns(column))
-    report = check_data(read_recipe(name, [*overrides, *(assignments or [])]), count)
-    command = _train_command(name, files, valid, test, column, assignments)
+    config = read_recipe(name, [*overrides, *(assignments or [])])
+    report = check_data(config, count)
+    settings = [*(assignments or []), *(["init=FOLDER"] if config.missing_init() else [])]
+    command = _train_command(name, files, valid, test, column, settings)
     if json:
         result_json({"recipe": name, **asdict(report), "command": command})
     else:

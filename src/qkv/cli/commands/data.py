@@ -172,9 +172,7 @@ def show(
             "--kind", metavar="KIND", help="Format of your own file: pairs, labelled, tagged, ... [detected]."
         ),
     ] = None,
-    count: Annotated[
-        int, typer.Option("--count", min=1, max=options.MAX_COUNT, help="Number of examples to show.")
-    ] = 10,
+    count: Annotated[int, options.count_option("--count", 1, "Number of examples to show.")] = 10,
     output: Annotated[
         Path | None,
         typer.Option(

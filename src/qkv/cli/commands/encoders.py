@@ -27,9 +27,7 @@ def classify(
     text: options.Texts = None,
     file: options.Input = None,
     document: options.Documents = None,
-    top_k: Annotated[
-        int, typer.Option("--top-k", min=1, max=options.MAX_COUNT, help="Number of labels per input.")
-    ] = 1,
+    top_k: Annotated[int, options.count_option("--top-k", 1, "Number of labels per input.")] = 1,
     batch_size: options.BatchSize = None,
     output: options.Output = None,
     strict: options.Strict = False,

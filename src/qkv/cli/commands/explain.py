@@ -55,7 +55,7 @@ Document = Annotated[
 UnitOption = Annotated[Unit | None, typer.Option("--unit", help="Units of a hierarchical attention network [word].")]
 LayersOption = Annotated[Layers, typer.Option("--layers", help="Attention layers to average.")]
 Steps = Annotated[int, typer.Option("--steps", min=1, max=10_000, help="Steps of integrated gradients.")]
-Top = Annotated[int, typer.Option("--top", min=0, max=options.MAX_COUNT, help="Units to show; 0: all.")]
+Top = Annotated[int, options.count_option("--top", 0, "Units to show; 0: all.")]
 Faithful = Annotated[bool, typer.Option("--faithfulness", help="Measure comprehensiveness and sufficiency.")]
 Split = Annotated[
     str | None, typer.Option("--split", metavar="SPLIT", help="Report on the examples of a split, e.g. test.")
@@ -63,7 +63,7 @@ Split = Annotated[
 Input = Annotated[
     Path | None, typer.Option("--input", metavar="FILE", help="Report on the lines of a file (- for stdin).")
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=options.MAX_COUNT, help="Examples of a report.")]
+Limit = Annotated[int, options.count_option("--limit", 1, "Examples of a report.")]
 Other = Annotated[
     Path | None,
     typer.Option("--against", metavar="RUN", help="Report: rank agreement with another run, e.g. of another seed."),

@@ -1,5 +1,6 @@
 """`qkv train`: train a model from a recipe."""
 
+import os
 import shlex
 from functools import partial
 from json import dumps
@@ -11,6 +12,7 @@ import typer
 from qkv.cli import options
 from qkv.cli.console import info, result, result_json
 from qkv.errors import InputError
+from qkv.runtime.files import RUNS
 
 if TYPE_CHECKING:
     from qkv.training.job import DryRun, Job
@@ -51,7 +53,7 @@ Resume = Annotated[
         metavar="RUN",
         autocompletion=options.complete_runs,
         help="Resume a run; train a finished one longer with --set train.epochs=N. "
-        "auto: the newest unfinished run of RECIPE, or a new one if there is none.",
+        "auto: the newest unfinished run of RECIPE; if all are finished, a new run starts, except with --output.",
     ),
 ]
 StrictResume = Annotated[
@@ -111,7 +113,7 @@ def train(
     """Train a model from a recipe.
 
     `qkv recipes` lists the recipes. Ctrl-C saves a checkpoint and prints the command that resumes training. With --data
-    a recipe trains on your own files: pairs-gru on pairs, polarity-bert on labelled texts, ewt-bert on tagged words,
+    a recipe trains on your own files: pairs-gru on pairs, polarity-bert on labelled texts, ewt-lstm on tagged words,
     questions-bert on questions, shakespeare-gpt and imdb-bert on plain text, images-vit on a folder of images,
     captions-attend on captions, speech-las on recordings. `qkv data check FILE` shows what training would read.
     """
@@ -142,6 +144,7 @@ def train(
             *folder,
         ],
     )
+    _check_parent(output)
     if dry_run:
         _report_dry_run(job.dry_run(config, output, device, force=force, overwrite=overwrite), json)
         return
@@ -162,6 +165,15 @@ def _watching(samples: int, chart: bool | None, log: str, profile: bool) -> dict
     display = Display(Console(stderr=True, quiet=not is_main()), samples=samples, chart=chart)
     loggers = [name.strip() for name in log.split(",") if name.strip() != "none"]
     return {"display": display, "loggers": loggers, "profile": profile}
+
+
+def _check_parent(output: Path | None) -> None:
+    """Raise if the parent of the output folder is missing; a missing folder `runs` is created."""
+    if output is None:
+        return
+    parent = output.parent
+    if not os.path.lexists(parent) and not (parent.name == RUNS.name and parent.parent.is_dir()):
+        raise InputError(f"{parent}: no such folder; only the last folder of --output is created")
 
 
 def _check_resume(resume: Path, *, output: Path | None, overwrite: bool, dry_run: bool, own_data: bool) -> None:
@@ -194,7 +206,7 @@ def _check_same_recipe(recipe: str | None, folder: Path) -> None:
 
 
 def _report_dry_run(plan: "DryRun", json: bool) -> None:
-    """Print the resolved recipe as TOML, and what it would train as comments below it."""
+    """Print what a recipe would train as comments, and the resolved recipe as TOML below them."""
     from dataclasses import asdict
 
     from qkv.config import write_toml
@@ -211,8 +223,8 @@ def _report_dry_run(plan: "DryRun", json: bool) -> None:
         "training": f"{epochs:,} epoch(s) of {plan.steps_per_epoch:,} steps: {plan.steps:,} steps",
         "time": f"about {_duration(plan.seconds)} on {plan.device} (estimated from a few steps, without validation)",
     }
-    result(write_toml(plan.recipe))
     result("\n".join(f"# {name:9}  {text}" for name, text in lines.items() if text))
+    result(f"\n{write_toml(plan.recipe)}")
 
 
 def _duration(seconds: float) -> str:

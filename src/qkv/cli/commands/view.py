@@ -29,14 +29,10 @@ Layer = Annotated[
     str | None,
     typer.Option("--layer", metavar="LAYER", help="Layer to plot [last cross-attention layer, else the first]."),
 ]
-Head = Annotated[
-    int | None, typer.Option("--head", min=0, max=options.MAX_COUNT, help="Head to plot [average over heads].")
-]
+Head = Annotated[int | None, options.count_option("--head", 0, "Head to plot [average over heads].")]
 NewTokens = Annotated[
     int,
-    typer.Option(
-        "--max-new-tokens", min=0, max=options.MAX_COUNT, help="Tokens that a language model generates before the view."
-    ),
+    options.count_option("--max-new-tokens", 0, "Tokens that a language model generates before the view."),
 ]
 Compare = Annotated[
     str | None,
@@ -49,9 +45,7 @@ Compare = Annotated[
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 Full = Annotated[bool, typer.Option("--full", help="Print the whole heat map, even if it exceeds the screen.")]
-Count = Annotated[
-    int, typer.Option("--count", min=1, max=options.MAX_COUNT, help="Test examples to show if there are no inputs.")
-]
+Count = Annotated[int, options.count_option("--count", 1, "Test examples to show if there are no inputs.")]
 
 
 def view(

@@ -1,6 +1,7 @@
 """Tagged sentences, and their file formats.
 
-CoNLL columns    one word per line, its tag in the last column, an empty line between sentences
+CoNLL columns    one word per line, its tag in the last column, an empty line between sentences; lines that begin with
+                 -DOCSTART- mark documents and are skipped
 CoNLL-U          ten columns; the fourth is the part of speech, the seventh the head, and the eighth the dependency
                  relation
 """
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from qkv.errors import InputError
 from qkv.runtime.text import printable
 
+DOCUMENT_START = "-DOCSTART-"  # first column of a line between documents
 UNSPECIFIED = "_"  # of a CoNLL-U field
 FORM, HEAD = 1, 6  # columns of CoNLL-U
 TAG_COLUMNS = {"upos": 3, "xpos": 4, "deprel": 7}
@@ -39,10 +41,10 @@ def text_of(source: str | Tagged) -> str:
 
 
 def parse_columns(lines: Sequence[str], where: str) -> list[Tagged]:
-    """Parse CoNLL columns; all lines must have the same number of columns."""
+    """Parse CoNLL columns; all lines must have the same number of columns, except those that mark documents."""
     tagged = []
     columns = 0
-    for sentence in _sentences(lines):
+    for sentence in _sentences(["" if line.startswith(DOCUMENT_START) else line for line in lines]):
         rows = [line.split("\t") if "\t" in line else line.split() for _, line in sentence]
         for (number, line), row in zip(sentence, rows, strict=True):
             columns = columns or len(row)
@@ -66,7 +68,7 @@ def tagged_of_row(tokens: str | list[str], tags: str | list[str], where: str) ->
         for cell in (tokens, tags)
     )
     if len(words) != len(labels):
-        raise InputError(f"{where} has {len(words)} words but {len(labels)} tags: each word needs one")
+        raise InputError(f"{where} has {len(words)} word(s) but {len(labels)} tag(s): each word needs one")
     if not all(words) or not all(labels):
         raise InputError(f"{where} has an empty word or tag")
     return Tagged(words, labels) if words else None

@@ -1,5 +1,7 @@
 """Columns of tables by their role in an example: the names by which each is recognised."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,13 +17,16 @@ LANGUAGES = (  # without "id", which is rarely Indonesian
     "korean", "arabic", "hindi", "turkish", "greek", "hebrew", "romanian", "hungarian", "vietnamese", "indonesian",
 )  # fmt: skip
 MAX_SHOWN = 10  # columns in a message
+MAX_PARTS = 3  # words of a name that is recognised by one of them; longer cells are texts
+IDENTIFIERS = frozenset(("id", "ids", "idx", "index"))
 
 
 @dataclass(frozen=True)
 class Role:
     """A column that examples need, and the names by which it is recognised, in lower case and preferred first.
 
-    If none of them is there, the first column with one of `others` is used.
+    If none of them is there, the first column with one of `others` is used, or else the only column that has one of the
+    names as a part, such as "review_text".
     """
 
     name: str
@@ -84,12 +89,19 @@ COLUMN_NAMES = frozenset(  # that a header can have
 )
 
 
+def name_parts(name: str) -> tuple[str, ...]:
+    """Return the words of the name of a column in lower case: "review_text" or "Review Text"; () if it is no name."""
+    parts = re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name))
+    return tuple(part.lower() for part in parts) if len(parts) <= MAX_PARTS and all(map(str.isalpha, parts)) else ()
+
+
 def match_columns(
-    names: Sequence[str], roles: Sequence[Role], columns: Mapping[str, str], where: str
+    names: Sequence[str], roles: Sequence[Role], columns: Mapping[str, str], where: str, *, by_parts: bool = True
 ) -> dict[str, str]:
     """Return the column of each role: as given in `columns`, else by its name; without the roles that have none.
 
-    A nested column such as `translation.en` is recognised by its full name or by its last part.
+    Case and separators are ignored. A nested column such as `translation.en` is recognised by its full name or by its
+    last part. With `by_parts`, the columns of other roles are recognised by a part of their names.
     """
     check_roles(roles, columns)
     known: dict[str, str] = {}
@@ -97,6 +109,8 @@ def match_columns(
         known.setdefault(name.strip().lower(), name)
     for name in names:
         known.setdefault(name.strip().lower().rpartition(".")[2], name)
+    for name in names:
+        known.setdefault("_".join(name_parts(name)), name)
     matched: dict[str, str] = {}
     for role in roles:
         if role.name in columns:
@@ -111,7 +125,30 @@ def match_columns(
         column = next((free[key] for key in candidates if key in free), None)
         if role.name not in matched and column is not None:
             matched[role.name] = column
+    while by_parts and (found := _match_parts(names, roles, matched)):
+        matched |= found
     return matched
+
+
+def _match_parts(names: Sequence[str], roles: Sequence[Role], matched: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns of required roles that one of the other columns, and only one, has a part of its name for."""
+    free = {name: name_parts(name) for name in names if name not in matched.values()}
+    found = {}
+    for role in roles:
+        if role.name in matched or not role.required:
+            continue
+        candidates = [name for name, parts in free.items() if _names_role(parts, role)]
+        preferred = [name for name in candidates if role.name in free[name]] or candidates
+        if len(preferred) == 1:
+            found[role.name] = preferred[0]
+    counts = Counter(found.values())
+    return {role: name for role, name in found.items() if counts[name] == 1}
+
+
+def _names_role(parts: Sequence[str], role: Role) -> bool:
+    """Return whether a part of a column's name is a name of a role; an identifier can only be a label."""
+    identifies = role.name != "label" and not IDENTIFIERS.isdisjoint(parts)
+    return not identifies and not {role.name, *role.names}.isdisjoint(parts)
 
 
 def check_roles(roles: Sequence[Role], columns: Mapping[str, str]) -> None:

@@ -1,13 +1,16 @@
 """Heuristics on the content of user files: binary formats, headers, swapped columns, CoNLL columns."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from qkv.datasets.examples.tagged import DOCUMENT_START
 from qkv.datasets.formats.roles import COLUMN_NAMES
 from qkv.errors import InputError
 from qkv.runtime.text import printable
 
 MAX_PLAUSIBLE_LABELS = 20  # distinct labels that are plausible for any number of texts
+WELL_FORMED = 0.8  # share of the lines from which a format is recognised
 MAGIC_NUMBERS = {
     b"\x89PNG": "PNG image",
     b"\xff\xd8\xff": "JPEG image",
@@ -37,11 +40,14 @@ def binary_kind(data: bytes) -> str | None:
     return next((kind for magic, kind in MAGIC_NUMBERS.items() if data.startswith(magic)), None)
 
 
-def is_header(names: Sequence[str], last_column: Iterable[str]) -> bool:
-    """Return whether the first row is a header: different column names, the last not among the data below it."""
+def is_header(names: Sequence[str], last_column: Iterable[str], *, named: bool = False) -> bool:
+    """Return whether the first row is a header: different column names, the last not among the data below it.
+
+    `named` says that they name all columns that the examples need.
+    """
     lower = [name.strip().lower() for name in names]
     distinct = len(lower) > 1 and len(set(lower)) == len(lower)
-    return distinct and COLUMN_NAMES.issuperset(lower) and not any(cell == names[-1] for cell in last_column)
+    return distinct and (named or COLUMN_NAMES.issuperset(lower)) and not any(cell == names[-1] for cell in last_column)
 
 
 def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, what: str = "text") -> None:
@@ -53,7 +59,7 @@ def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, wha
     if distinct_examples * 5 < distinct_labels:
         raise InputError(
             f"{where}: there are {distinct_labels:,} different {label}s but only {distinct_examples:,} different "
-            f"{what}s: the columns are swapped; the {what} comes first"
+            f"{what}s: the columns are probably swapped; the {what} comes first"
         )
     if distinct_labels > len(examples) / 2:
         raise InputError(
@@ -63,15 +69,21 @@ def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, wha
 
 
 def looks_tagged(lines: Sequence[str]) -> bool:
-    """Return whether lines are CoNLL columns: words with few distinct tags, and empty lines between sentences."""
+    """Return whether lines are CoNLL columns: words with few distinct tags, and empty lines between sentences.
+
+    A few lines may be malformed, which the reader of tagged sentences reports.
+    """
+    lines = [line for line in lines if not line.startswith(DOCUMENT_START)]
     rows = [line.split("\t") if "\t" in line else line.split() for line in lines if line.strip()]
     gaps = sum(not line.strip() and bool(before.strip()) for before, line in pairwise(lines))
-    if not rows or gaps < 2 or gaps < len(rows) / 100 or len(rows[0]) < 2:
+    if not rows or gaps < 2 or gaps < len(rows) / 100:
         return False
-    if any(len(row) != len(rows[0]) or len(row[0].split()) != 1 or len(row[-1].split()) != 1 for row in rows):
+    width = Counter(map(len, rows)).most_common(1)[0][0]
+    tagged = [row for row in rows if len(row) == width and len(row[0].split()) == len(row[-1].split()) == 1]
+    if width < 2 or len(tagged) < WELL_FORMED * len(rows):
         return False
-    tags = {row[-1] for row in rows}
-    return len(tags) < len(rows) and len(tags) <= max(MAX_PLAUSIBLE_LABELS, len(rows) / 5)
+    tags = {row[-1] for row in tagged}
+    return len(tags) < len(tagged) and len(tags) <= max(MAX_PLAUSIBLE_LABELS, len(tagged) / 5)
 
 
 def looks_like_texts(words: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -51,8 +52,8 @@ def parse_table(
     check_roles(roles, columns)
     if suffix.lower() in JSON_LINES:
         return _from_json(lines, where, roles, columns)
-    separator, rows = ("comma", list(_csv_rows(lines, where))) if suffix.lower() == CSV else ("tab", _tsv_rows(lines))
-    return _from_cells(rows, where, roles, columns, separator)
+    separator = "comma" if suffix.lower() == CSV else "tab"
+    return _from_cells(list(table_rows(lines, suffix, where)), where, roles, columns, separator)
 
 
 def table_columns(lines: Sequence[str], suffix: str, where: str) -> list[str]:
@@ -61,10 +62,16 @@ def table_columns(lines: Sequence[str], suffix: str, where: str) -> list[str]:
     if suffix.lower() in JSON_LINES:
         entry = parse_json(lines[0], where) if lines else {}
         return list(_flat(entry)) if isinstance(entry, dict) else []
-    rows: Iterator[tuple[int, list[str]]] = (
-        _csv_rows(lines, where) if suffix.lower() == CSV else iter(_tsv_rows(lines[:100]))
-    )
-    return next((cells for _, cells in rows if cells), [])
+    return next((cells for _, cells in table_rows(lines, suffix, where) if cells), [])
+
+
+def table_rows(lines: Sequence[str], suffix: str, where: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, cells) of a CSV file (*.csv) or of tab-separated values; blank lines have no cells."""
+    if suffix.lower() == CSV:
+        yield from _csv_rows(lines, where)
+        return
+    for number, line in enumerate(lines, start=1):
+        yield number, line.split("\t") if line.strip() else []
 
 
 def csv_rows(lines: Sequence[str], where: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
@@ -90,17 +97,19 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def _csv_rows(lines: Sequence[str], where: str) -> Iterator[tuple[int, list[str]]]:
-    """Parse CSV, separated by semicolons if the first line has no comma; blank lines have no cells."""
-    first = next((line for line in lines if line.strip()), "")
-    delimiter = ";" if ";" in first and "," not in first else ","
+    """Parse CSV; blank lines have no cells.
+
+    The separator is that of a first line `sep=;`, as Excel writes it, or a semicolon if the first line has no comma.
+    """
+    index, first = next(((index, line) for index, line in enumerate(lines) if line.strip()), (0, ""))
+    if declared := SEPARATOR_LINE.fullmatch(first):
+        delimiter = declared[1]
+        lines = [*lines[:index], "", *lines[index + 1 :]]
+    else:
+        delimiter = ";" if ";" in first and "," not in first else ","
     return (
         (number, cells if any(map(str.strip, cells)) else []) for number, cells in csv_rows(lines, where, delimiter)
     )
-
-
-def _tsv_rows(lines: Sequence[str]) -> list[tuple[int, list[str]]]:
-    """Split lines at tabs; blank lines have no cells."""
-    return [(number, line.split("\t") if line.strip() else []) for number, line in enumerate(lines, start=1)]
 
 
 def _from_cells(
@@ -114,12 +123,11 @@ def _from_cells(
     names = [name.strip() for name in first]
     matched = match_columns(names, roles, columns, where) if columns or len(first) >= len(required) else {}
     below = [cells for _, cells in rows[numbers[0] + 1 :] if cells]
+    named = bool(matched) and not missing_roles(roles, matched)
     header = bool(columns) or (
-        is_header(names, (cells[-1] for cells in below))
-        if len(names) <= len(required)
-        else not missing_roles(roles, matched)
+        named if len(names) > len(required) else is_header(names, (cells[-1] for cells in below), named=named)
     )
-    if header and not missing_roles(roles, matched):
+    if header and named:
         indices = {role: names.index(column) for role, column in matched.items()}
     elif len(first) == len(required):
         indices = {role: index for index, role in enumerate(required)}
@@ -222,6 +230,7 @@ def _example(roles: Sequence[Role]) -> str:
     return "{" + ", ".join(f'"{role.name}": "..."' for role in roles if role.required) + "}"
 
 
+SEPARATOR_LINE = re.compile(r'"?sep=([^\w"])"?\s*', re.IGNORECASE)  # of a CSV file of Excel
 MAX_SHOWN = 6  # columns in a message
 CSV = ".csv"
 JSON_LINES = (".jsonl", ".ndjson")

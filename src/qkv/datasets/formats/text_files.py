@@ -237,16 +237,17 @@ def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str | Tagged, s
 
 
 def hold_out(
-    examples: Sequence[Example], share: float, source: Callable[[Example], str]
+    examples: Sequence[Example], share: float, source: Callable[[Example], str], what: str = "text"
 ) -> tuple[list[Example], list[Example]]:
     """Split into (kept, held out) by a hash of the source, so that no source is in both.
 
-    A source shared by most examples is held out last, unless the share is that large.
+    A source shared by most examples is held out last, unless the share is that large. `what` is the name of the source
+    in messages.
     """
     counts = Counter(map(source, examples))
     sources = sorted(counts, key=lambda text: (counts[text] > max(share, 0.5) * len(examples), digest(text)))
     if len(sources) < 2:
-        raise InputError("a single distinct source cannot be split: provide a validation file")
+        raise InputError(f"all examples have the same {what}, so none can be held out: provide a validation file")
     held_out = set(sources[: max(1, min(MAX_HELD_OUT, round(share * len(sources)), len(sources) - 1))])
     kept = [example for example in examples if source(example) not in held_out]
     return kept, [example for example in examples if source(example) in held_out]

@@ -1,11 +1,12 @@
 """The result of an evaluation: metrics, and what a task knows beyond them, such as scores of each class."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.metrics.class_metrics import (
     Calibration,
@@ -18,10 +19,12 @@ from qkv.metrics.class_metrics import (
 )
 from qkv.metrics.text_metrics import Bucket, Interval
 from qkv.runtime.notebook import Drawable
+from qkv.runtime.text import printable
 from qkv.types import Float, Tensor
 
 MAX_MISTAKES = 20  # kept
 MAX_SHOWN = 4  # metrics in the repr
+MAX_LABELS, MAX_LABEL = 5, 40  # labels in a message, and characters of each
 
 
 class Mistake(NamedTuple):
@@ -53,10 +56,16 @@ class Evaluation(Drawable):
     calibration: Calibration | None = None
     split: str = ""
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # names and formats of the scores
+    reported: tuple[str, ...] = ()  # scores that reports show; empty: all
 
     def metric(self, name: str) -> Metric:
         """Return the name and the format of a score."""
         return self.metrics.get(name, Metric(name))
+
+    @property
+    def reported_scores(self) -> list[str]:
+        """Names of the scores that reports show, in the order of `scores`."""
+        return [name for name in self.scores if name in self.reported] or list(self.scores)
 
     def shown(self, name: str) -> str:
         """Return a score as text, with its confidence interval if it has one."""
@@ -67,7 +76,7 @@ class Evaluation(Drawable):
         return f"{metric.shown(self.scores[name])} [{low}, {high}]"
 
     def __repr__(self) -> str:
-        names = list(self.scores)
+        names = self.reported_scores
         shown = [f"{self.metric(name).name} {self.metric(name).shown(self.scores[name])}" for name in names[:MAX_SHOWN]]
         more = [f"and {len(names) - MAX_SHOWN} more metrics"] if len(names) > MAX_SHOWN else []
         where = f"{self.split}: " if self.split else ""
@@ -104,6 +113,18 @@ def _class_rows(table: ClassTable) -> list[dict[str, Any]]:
         {"name": row.name, "precision": row.precision, "recall": row.recall, "f1": row.f1, "support": row.support}
         for row in table.summary
     ]
+
+
+def require_known_label(labels: Collection[str], known: Collection[str], where: str, what: str = "labels") -> None:
+    """Raise if a model knows none of the labels of the examples that it is evaluated on."""
+    if labels and set(labels).isdisjoint(known):
+        raise InputError(f"{what} {_quoted(labels)} of {where} are not {what} of the model ({_quoted(known)})")
+
+
+def _quoted(labels: Iterable[str]) -> str:
+    names = sorted(set(labels))
+    shown = ", ".join(printable(repr(name), MAX_LABEL) for name in names[:MAX_LABELS])
+    return f"{shown}, ..." if len(names) > MAX_LABELS else shown
 
 
 def label_details(

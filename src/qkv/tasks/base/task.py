@@ -186,12 +186,11 @@ class Task(ABC):
         """Prepare the task to evaluate a model."""
         return cls(data, model.tokenizer, model.config, options, train, seed)
 
+    def check_files(self, data: Any, split: str) -> None:  # noqa: B027  (most tasks have no labels)
+        """Raise if the examples of user files, read as a split, cannot be scored with the model."""
+
     def notes_on(self, data: Any, split: str) -> tuple[str, ...]:
         """Notes for the user about a split."""
-        return ()
-
-    def notes_from_scratch(self) -> tuple[str, ...]:
-        """Notes for a model trained from random weights."""
         return ()
 
     def carried_state(self) -> dict[str, Tensor]:

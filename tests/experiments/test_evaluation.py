@@ -39,7 +39,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_details_of_a_classifier_equal_those_of_scikit_learn(classifier: Run):
-    evaluation = qkv.evaluate(classifier, device="cpu")
+    evaluation = qkv.evaluate(classifier, record=False, device="cpu")
     answers = qkv.Classifier(classifier, device="cpu")(TEXTS)
     predicted = [answer.label for answer in answers]
     expected = metrics.classification_report(LABELS, predicted, output_dict=True, zero_division=0)
@@ -70,7 +70,7 @@ def test_the_command_prints_the_same_as_text_json_and_page(classifier: Run, tmp_
     done = CliRunner().invoke(app, [*command, "--json", "--page", str(page)])
     assert done.exit_code == 0
     result = json.loads(done.stdout.splitlines()[0])
-    expected = json.loads(json.dumps(qkv.evaluate(classifier, device="cpu").to_dict()))
+    expected = json.loads(json.dumps(qkv.evaluate(classifier, record=False, device="cpu").to_dict()))
     for key in ("accuracy", "classes", "confusion", "mistakes"):
         assert result[key] == expected[key]
     assert {"run", "split", "size", "signatures", "seconds"} <= result.keys()
@@ -87,9 +87,9 @@ def test_the_command_prints_the_same_as_text_json_and_page(classifier: Run, tmp_
 
 
 def test_a_split_gives_one_evaluation_and_a_list_a_list(translator: Run):
-    one = qkv.evaluate(translator, "valid", device="cpu")
+    one = qkv.evaluate(translator, "valid", record=False, device="cpu")
     assert (one.split, one.size) == ("valid", len(translator.data().splits["valid"]))
-    both = qkv.evaluate(translator, ["valid", "test"], device="cpu")
+    both = qkv.evaluate(translator, ["valid", "test"], record=False, device="cpu")
     assert [evaluation.split for evaluation in both] == ["valid", "test"]
     assert both[0].scores == one.scores
     assert len(repr(one)) < 250
@@ -125,9 +125,11 @@ def test_models_and_networks_are_evaluated_on_own_files(classifier: Run, transla
 
 
 def test_recorded_results_are_compared_and_draw_a_table(translator: Run):
-    with pytest.raises(InputError, match="record=True"):
+    with pytest.raises(InputError, match="qkv.evaluate"):
         qkv.compare(translator)
-    evaluation = qkv.evaluate(translator, record=True, device="cpu")
+    qkv.evaluate(translator, record=False, device="cpu")
+    assert not (translator.folder / "results.jsonl").exists()
+    evaluation = qkv.evaluate(translator, device="cpu")
     (record,) = read_records(translator.folder)
     assert {measure.name: measure.value for measure in record.metrics} == pytest.approx(dict(evaluation.scores))
     comparison = qkv.compare(translator)

@@ -92,7 +92,7 @@ def compare(
     workers: int | None = None,
     device: str = "auto",
 ) -> RunComparison | SweepComparison:
-    """Compare runs that were evaluated with `record=True`, or train and compare variants of a recipe.
+    """Compare evaluated runs, or train and compare variants of a recipe.
 
     With `vary`, every combination of values is trained with every seed; the same call continues an interrupted sweep.
 
@@ -120,7 +120,7 @@ def compare(
         folders = tuple(dict.fromkeys(map(Path, paths)))
         missing = [folder for folder in folders if folder.is_dir() and not (folder / RESULTS).is_file()]
         if missing:
-            raise InputError(f"{missing[0]}: has no results: run qkv.evaluate({str(missing[0])!r}, record=True) first")
+            raise InputError(f"{missing[0]}: has no results: run qkv.evaluate({str(missing[0])!r}) first")
         comparison = RunComparison(folders)
         comparison.tables  # noqa: B018  (reads the results, which may be malformed)
         return comparison

@@ -40,7 +40,7 @@ def evaluate(
     limit: int | None = None,
     num_beams: int = 1,
     length_penalty: float = 1.0,
-    record: bool = False,
+    record: bool = True,
     columns: Mapping[str, str] | None = None,
     strict: bool = False,
     device: str = "auto",
@@ -56,7 +56,7 @@ def evaluate(
         limit: Maximum number of examples.
         num_beams: Number of beams, for tasks that generate text.
         length_penalty: Scores are log p / length ** length_penalty, for tasks that generate text.
-        record: Append results on whole splits to results.jsonl of the run, for `qkv.compare`.
+        record: Append the results of a training run on whole splits to its results.jsonl, for `qkv.compare`.
         columns: Names of the columns of `data` by role.
         strict: Treat empty lines and header rows of `data` as errors.
         device: "auto", "cpu", "cuda", "cuda:N" or "mps".

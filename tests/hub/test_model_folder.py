@@ -417,7 +417,7 @@ def test_the_model_kind_is_checked_before_the_weights_are_read(name: str, tmp_pa
         EncoderDecoder: r"\(for qkv (translate|transcribe)\)",
         LanguageModel: r"\(for qkv generate\)",
         TextEncoder: r"text encoder \(for .*\)",
-        ViT: "ViT",
+        ViT: r"image classifier \(.*\)",
         ShowAttendTell: r"captioner \(for qkv caption\)",
         SequenceModel: r"sequence model \(for .*\)",
         MemoryNetwork: r"memory network \(for .*\)",

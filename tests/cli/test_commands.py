@@ -212,6 +212,9 @@ def test_empty_lines_keep_the_line_count(qkv: Command, run: Path) -> None:
     assert qkv("translate", run, TEXTS[0], "").error == "input 2 is empty"
     assert qkv("translate", run, "", TEXTS[0], "").error == "input 1 is empty and 1 more"
     assert "did you mean --num-beams?" in qkv("translate", run, TEXTS[0], "--beam", 5).error
+    assert "did you mean --input?" in qkv("translate", run, "--file", "x").error
+    assert "did you mean --set train.batch_size=...?" in qkv("train", "dates-gru", "--batch-size", 3).error
+    assert "did you mean" not in qkv("translate", run, "--epochs", 3).error
     assert "single target language" in qkv("translate", run, TEXTS[0], "--target", "fr").error
 
 

@@ -133,14 +133,6 @@ def test_a_dry_run_reports_data_model_steps_and_time_and_writes_nothing(qkv: Com
     assert trained["step"] == plan["steps"]
 
 
-def test_only_the_last_folder_of_the_output_is_created(qkv: Command, folder: Path) -> None:
-    for more in ((), ("--dry-run",)):
-        error = qkv("train", "dates-gru", *SMALL, "--output", "missing/folder/run", *more).error
-        assert "missing/folder: no such folder" in error
-    assert list(folder.iterdir()) == []
-    assert qkv("train", "dates-gru", *SMALL, "--dry-run", "--output", "runs/first").code == 0
-
-
 def test_a_dry_run_checks_the_output_folder(qkv: Command, run: Path, folder: Path) -> None:
     dry_run = ("train", "dates-gru", *SMALL, "--dry-run", "--output")
     assert "holds another run" in qkv(*dry_run, run).error

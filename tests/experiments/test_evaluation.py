@@ -125,7 +125,7 @@ def test_models_and_networks_are_evaluated_on_own_files(classifier: Run, transla
 
 
 def test_recorded_results_are_compared_and_draw_a_table(translator: Run):
-    with pytest.raises(InputError, match="qkv.evaluate"):
+    with pytest.raises(InputError, match=r"qkv\.evaluate"):
         qkv.compare(translator)
     qkv.evaluate(translator, record=False, device="cpu")
     assert not (translator.folder / "results.jsonl").exists()
@@ -181,3 +181,15 @@ def test_a_view_is_a_page_in_a_frame_or_a_file(translator: Run, tmp_path: Path):
         qkv.view(translator, "5 may", heads=1)
     with pytest.raises(InputError, match="layer"):
         qkv.view(translator, "5 may", layer="encoder", device="cpu")
+
+
+def test_rows_and_data_frames_are_evaluated_like_files(classifier: Run, tmp_path: Path):
+    pandas = pytest.importorskip("pandas")
+    rows = [{"text": "good film", "label": "yes"}, {"text": "bad film", "label": "no"}]
+    path = tmp_path / "rows.tsv"
+    path.write_text("".join(f"{row['text']}\t{row['label']}\n" for row in rows))
+    expected = qkv.evaluate(classifier, data=path, device="cpu").scores
+    assert qkv.evaluate(classifier, data=rows, device="cpu").scores == expected
+    assert qkv.evaluate(classifier, data=pandas.DataFrame(rows), device="cpu").scores == expected
+    with pytest.raises(InputError, match="not a list of int"):
+        qkv.evaluate(classifier, data=[1], device="cpu")

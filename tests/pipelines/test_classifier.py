@@ -1,5 +1,6 @@
 """The text classifier: probabilities are independent of the batch, and errors."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -115,3 +116,13 @@ def test_truncated_texts_are_warned_of_once_per_call(classifier, recwarn):
         classifier([long, long, short])
     with pytest.warns(TruncationWarning, match="input 1 is truncated"):
         qkv.Embedder(classifier.model)([long])
+
+
+def test_columns_of_tables_are_lists_of_texts(classifier):
+    pandas = pytest.importorskip("pandas")
+    labels = [result.label for result in classifier(TEXTS)]
+    assert [result.label for result in classifier(pandas.Series(TEXTS))] == labels
+    assert [result.label for result in classifier(np.array(TEXTS))] == labels
+    for wrong in (np.zeros(2), np.array([TEXTS]), pandas.DataFrame({"text": TEXTS})):
+        with pytest.raises(InputError, match="must be str"):
+            classifier(wrong)

@@ -46,6 +46,7 @@ MEMORY_OPTIONS = (
 # Click's UsageError; some versions of typer depend on click, others vendor it.
 UsageError: Any = typer.BadParameter.__base__
 
+OTHER_NAMES = {"--file": "--input", "--out": "--output"}  # options of other tools
 app = typer.Typer(
     name="qkv",
     help="Train, run and inspect attention models.",
@@ -159,6 +160,20 @@ def _out_of_memory() -> int:
     return _print_error(f"out of memory: {advice}", 1)
 
 
+def _other_name(error: Any) -> str | None:
+    """Return the option of a command for one that other tools have: --input for --file, --set train.lr=... for --lr."""
+    name, context = getattr(error, "option_name", None), error.ctx
+    if name is None or context is None:
+        return None
+    options = {option for parameter in context.command.params for option in parameter.opts}
+    if (other := OTHER_NAMES.get(name)) in options:
+        return other
+    from qkv.tasks.base.train_config import TrainConfig
+
+    key = name.removeprefix("--").replace("-", "_")
+    return f"--set train.{key}=..." if "--set" in options and key in TrainConfig.model_fields else None
+
+
 def _usage_error(error: Any) -> int:
     message = error.format_message()
     if "\n" in message:  # called without a command: the message is the help text
@@ -168,5 +183,7 @@ def _usage_error(error: Any) -> int:
         word = getattr(error, "option_name", "").lstrip("-")
         possible = [name for name in possible if word in name] or possible  # --num-beams for --beam
         message = f"{error.message.rstrip('.')} (did you mean {' or '.join(sorted(possible))}?)"
+    elif option := _other_name(error):
+        message = f"{message.rstrip('.')} (did you mean {option}?)"
     command = error.ctx.command_path if error.ctx else "qkv"
     return _print_error(f"{message.rstrip('.')} (see {command} --help)", BAD_INPUT)

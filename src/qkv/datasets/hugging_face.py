@@ -8,6 +8,7 @@ images/, audio/                           the files of columns with images or re
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,22 @@ def export_rows(data: Any) -> Path:
     lines = [json.dumps(entry, ensure_ascii=False, default=_to_json) for entry in entries]
     content = "".join(f"{line}\n" for line in lines).encode()
     return _export(_exported(content), lambda scratch: (scratch / ROWS).write_bytes(content)) / ROWS
+
+
+def data_paths(data: Any) -> list[Path] | None:
+    """Return the files of `data`: a path, several, or rows or a dataset, which are exported; None for None."""
+    if data is None:
+        return None
+    if is_dataset(data):
+        return [export_dataset(data)]
+    if has_rows(data):
+        return [export_rows(data)]
+    paths = [data] if isinstance(data, str | os.PathLike) else data
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            kind = type(path).__name__
+            raise InputError(f"data must be paths, a dataset, a DataFrame or a list of dicts, not a list of {kind}")
+    return [Path(path) for path in paths]
 
 
 def _is_nan(value: Any) -> bool:

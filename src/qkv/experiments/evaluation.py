@@ -1,6 +1,5 @@
 """`qkv.evaluate`: the metrics of a model on a split of its data, or on files of the user."""
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from qkv.datasets.dataset import Dataset
+from qkv.datasets.hugging_face import data_paths
 from qkv.datasets.user_files import UserFiles, user_dataset
 from qkv.errors import ConfigError, InputError
 from qkv.experiments.results import Record, record_evaluation
@@ -36,7 +36,7 @@ def evaluate(
     model: ModelSource,
     split: str | Sequence[str] | None = None,
     *,
-    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    data: Any = None,
     limit: int | None = None,
     num_beams: int = 1,
     length_penalty: float = 1.0,
@@ -52,7 +52,7 @@ def evaluate(
     Args:
         model: A run, or with `data` any model: a folder, a name or a network.
         split: Name of a split such as "valid" or "test", a list of them, or "all-tests"; by default the first test set.
-        data: Your own files, in the format of the model's task.
+        data: Your own files in the format of the model's task, a DataFrame, a list of dicts or a dataset of `datasets`.
         limit: Maximum number of examples.
         num_beams: Number of beams, for tasks that generate text.
         length_penalty: Scores are log p / length ** length_penalty, for tasks that generate text.
@@ -64,11 +64,11 @@ def evaluate(
     Returns:
         An `Evaluation`, or a list of them for a list of splits.
     """
-    paths = [data] if isinstance(data, str | os.PathLike) else data
     search = GenerationConfig(num_beams=num_beams, length_penalty=length_penalty)
     splits = [split] if isinstance(split, str) else split
-    files = None if paths is None else [Path(path) for path in paths]
-    session = open_evaluation(model, splits, files, columns, search=search, limit=limit, strict=strict, device=device)
+    session = open_evaluation(
+        model, splits, data_paths(data), columns, search=search, limit=limit, strict=strict, device=device
+    )
     results = []
     for name in session.names:
         results.append(session.evaluate(name))

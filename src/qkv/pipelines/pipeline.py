@@ -257,7 +257,7 @@ def _of_one_or_many(signature: inspect.Signature, first: str) -> inspect.Signatu
 def input_list(inputs: Any, types: tuple[type, ...], name: str) -> list[Any]:
     """Return the inputs of an iterable; raise if one has the wrong type."""
     names = " or ".join(kind.__name__ for kind in types)
-    if not isinstance(inputs, Iterable) or isinstance(inputs, bytes | dict) or hasattr(inputs, "ndim"):  # an array
+    if not isinstance(inputs, Iterable) or isinstance(inputs, bytes | dict) or getattr(inputs, "ndim", 1) != 1:
         raise InputError(f"{name} must be {names}, or a list of them, not {type(inputs).__name__}")
     items = list(inputs)
     for number, item in enumerate(items, start=1):

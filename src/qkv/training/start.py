@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from qkv.datasets.hugging_face import export_dataset, export_rows, has_rows, is_dataset
+from qkv.datasets.hugging_face import data_paths, export_dataset, is_dataset
 from qkv.datasets.user_files import user_dataset
 from qkv.errors import InputError
 from qkv.registry import keyword_names, registered, unexpected_keyword
@@ -87,7 +87,7 @@ def train(
     name = os.fspath(recipe)
     tables, files = _data_source(data)
     changes = [
-        *data_overrides(name, _path_list(files), _path_list(valid), _path_list(test), columns),
+        *data_overrides(name, data_paths(files), data_paths(valid), data_paths(test), columns),
         *assignments_of({"data": tables} if tables else {}),
     ]
     changes += recipe_assignments(read_recipe(name, changes), overrides)
@@ -227,16 +227,3 @@ def _data_source(data: Any) -> tuple[Mapping[str, Any] | None, Any]:
     if isinstance(data, str) and not Path(data).exists() and data in registered("dataset"):
         return {"name": data}, None
     return None, data
-
-
-def _path_list(paths: Any) -> list[Path] | None:
-    if paths is None:
-        return None
-    if has_rows(paths):
-        return [export_rows(paths)]
-    several = [paths] if isinstance(paths, str | os.PathLike) else paths
-    for path in several:
-        if not isinstance(path, str | os.PathLike):
-            kind = type(path).__name__
-            raise InputError(f"data must be paths, a dataset, a DataFrame or a list of dicts, not a list of {kind}")
-    return [Path(path) for path in several]

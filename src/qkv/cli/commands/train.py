@@ -1,6 +1,5 @@
 """`qkv train`: train a model from a recipe."""
 
-import os
 import shlex
 from functools import partial
 from json import dumps
@@ -12,7 +11,6 @@ import typer
 from qkv.cli import options
 from qkv.cli.console import info, result, result_json
 from qkv.errors import InputError
-from qkv.runtime.files import RUNS
 
 if TYPE_CHECKING:
     from qkv.training.job import DryRun, Job
@@ -144,7 +142,6 @@ def train(
             *folder,
         ],
     )
-    _check_parent(output)
     if dry_run:
         _report_dry_run(job.dry_run(config, output, device, force=force, overwrite=overwrite), json)
         return
@@ -165,15 +162,6 @@ def _watching(samples: int, chart: bool | None, log: str, profile: bool) -> dict
     display = Display(Console(stderr=True, quiet=not is_main()), samples=samples, chart=chart)
     loggers = [name.strip() for name in log.split(",") if name.strip() != "none"]
     return {"display": display, "loggers": loggers, "profile": profile}
-
-
-def _check_parent(output: Path | None) -> None:
-    """Raise if the parent of the output folder is missing; a missing folder `runs` is created."""
-    if output is None:
-        return
-    parent = output.parent
-    if not os.path.lexists(parent) and not (parent.name == RUNS.name and parent.parent.is_dir()):
-        raise InputError(f"{parent}: no such folder; only the last folder of --output is created")
 
 
 def _check_resume(resume: Path, *, output: Path | None, overwrite: bool, dry_run: bool, own_data: bool) -> None:

@@ -64,7 +64,7 @@ def _scaled_sum(a, b):
 @no_type_check
 def _exponential(x):
     """exp(2 x) 2^-15, with x clamped."""
-    return tl.exp2(2 * LOG2_E * tl.minimum(tl.maximum(x, -CLAMP), CLAMP) - HALF_SHIFT)
+    return tl.exp2(tl.minimum(tl.maximum(x, -CLAMP), CLAMP) * (2 * LOG2_E) - HALF_SHIFT)
 
 
 @triton.jit

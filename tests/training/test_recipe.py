@@ -6,7 +6,7 @@ from qkv.config import read_toml, write_toml
 from qkv.errors import InputError
 from qkv.training.recipe import Recipe, read_recipe, recipe_names
 
-FINE_TUNE = ("ewt-bert", "images-vit-finetune", "questions-bert", "squadshifts-minilm")
+FINE_TUNE = ("ewt-bert", "images-vit-finetune", "questions-bert", "squadshifts-minilm", "tatoeba-transformer-phrases")
 
 
 @pytest.mark.parametrize("name", recipe_names())

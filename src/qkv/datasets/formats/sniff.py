@@ -76,7 +76,7 @@ def looks_tagged(lines: Sequence[str]) -> bool:
     lines = [line for line in lines if not line.startswith(DOCUMENT_START)]
     rows = [line.split("\t") if "\t" in line else line.split() for line in lines if line.strip()]
     gaps = sum(not line.strip() and bool(before.strip()) for before, line in pairwise(lines))
-    if not rows or gaps < 2 or gaps < len(rows) / 100:
+    if gaps < 2 or gaps < len(rows) / 100 or len(rows) < 2 * gaps:  # sentences of one word are paragraphs of text
         return False
     width = Counter(map(len, rows)).most_common(1)[0][0]
     tagged = [row for row in rows if len(row) == width and len(row[0].split()) == len(row[-1].split()) == 1]

@@ -56,6 +56,7 @@ def _row(name: str, text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a help text as Markdown, with options as code."""
-    text = re.sub(r"[\\`*_]", r"\\\g<0>", html.escape(text, quote=False)).replace("|", "&#124;")
-    return re.sub(r"(?<![\w-])(--[a-z][\w-]*)", r"`\1`", text)
+    """Return a help text as Markdown, with options as code; what is between backticks is code already."""
+    prose = html.escape(text, quote=False).replace("|", "&#124;")
+    parts = re.split(r"(`[^`]*`)", re.sub(r"(?<![\w`-])(--[a-z][\w-]*)(?![\w`-])", r"`\1`", prose))
+    return "".join(part if part.startswith("`") else re.sub(r"[\\*_]", r"\\\g<0>", part) for part in parts)

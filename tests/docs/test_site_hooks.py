@@ -64,6 +64,17 @@ def test_claims_in_the_lecture_map_have_a_command_with_the_time_of_its_record() 
     assert shown.endswith(f"{round(float(seconds[1]))} s: `qkv claims run score-functions --scale small`")
 
 
+def test_names_of_recipes_link_to_a_page_with_their_command() -> None:
+    text = "`dates-gru`, `no-such-recipe`, [`multi30k-plain`](../README.md), `qkv train dates-gru`\n"
+    page = type("Page", (), {"file": type("File", (), {"src_uri": "lectures/000.md"})})
+    links = hook("links")
+    shown = links.on_page_markdown(text, page, None, None)
+    recipe = "src/qkv/recipes/text_to_text/dates-gru.toml"
+    assert shown.startswith(f"[`dates-gru`](../source/{recipe}.md), `no-such-recipe`, [`multi30k-plain`](")
+    assert shown.endswith(", `qkv train dates-gru`\n")
+    assert "    qkv train dates-gru\n" in links.source_text(recipe)
+
+
 @pytest.fixture
 def pages(tmp_path: Path) -> Any:
     """Return a site of pages with the given texts."""

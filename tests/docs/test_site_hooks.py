@@ -64,6 +64,12 @@ def test_claims_in_the_lecture_map_have_a_command_with_the_time_of_its_record() 
     assert shown.endswith(f"{round(float(seconds[1]))} s: `qkv claims run score-functions --scale small`")
 
 
+def test_a_line_does_not_break_within_an_option_in_code() -> None:
+    content = "<p>--a <code>qkv translate x-- --num-beams 5</code></p>"
+    shown = hook("options").on_page_content(content, None, None, None)
+    assert shown == '<p>--a <code>qkv translate x-- <span class="option">--num-beams</span> 5</code></p>'
+
+
 def test_names_of_recipes_link_to_a_page_with_their_command() -> None:
     text = "`dates-gru`, `no-such-recipe`, [`multi30k-plain`](../README.md), `qkv train dates-gru`\n"
     page = type("Page", (), {"file": type("File", (), {"src_uri": "lectures/000.md"})})

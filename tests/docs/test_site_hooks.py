@@ -104,6 +104,13 @@ def test_pages_of_a_pattern_are_in_the_order_of_their_index(pages: Any) -> None:
     assert config.nav == [{"T": ["t/index.md", "t/b.md", "t/a.md"]}]
 
 
+def test_a_page_is_listed_once_by_the_longest_pattern_that_fits(pages: Any) -> None:
+    files, config = pages(t__a="# A", **{"t__add-b": "# B"})
+    config.nav = ["t/*.md", {"Extend": ["t/add-*.md"]}]
+    hook("navigation").on_files(files, config)
+    assert config.nav == ["t/a.md", {"Extend": ["t/add-b.md"]}]
+
+
 def test_numbered_pages_are_grouped_by_folder_in_the_order_of_their_numbers(pages: Any) -> None:
     files, config = pages(c__one_two__x="# 10. X", c__three__y="# 9. Y", c__one_two__z="# 2. Z")
     config.nav = [{"C": ["c/*/*.md"]}]

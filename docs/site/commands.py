@@ -12,13 +12,14 @@ from mkdocs.structure.files import File, Files
 from qkv.cli.main import app
 
 PAGE = "api/commands.md"
+HEAD = "---\nsearch:\n  boost: 3\n---\n\n# Commands"  # options are looked up here first
 EXTRA = re.compile(r"\s*\[(?:default: (.*)|(required))\]$", re.DOTALL)
 Command = Any  # of click, which some versions of typer depend on and others vendor
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the page."""
-    parts = ["# Commands", "Every command of `qkv`, as `qkv COMMAND --help` prints it."]
+    parts = [HEAD, "Every command of `qkv`, as `qkv COMMAND --help` prints it."]
     parts += [_section(name, command) for name, command in _commands("qkv", typer.main.get_command(app))]
     files.append(File.generated(config, PAGE, content="\n\n".join(parts) + "\n"))
     return files

@@ -84,7 +84,9 @@ def _path(value: Any) -> str:
 
 
 def _directive(value: object, name: str) -> str:
-    return f"::: {_path(value)}" if _path(value) else f"### {name}\n\nA type alias or constant: `{value}`."
+    if _path(value):
+        return f"::: {_path(value)}"
+    return f"### {name.rpartition('.')[2]}\n\nA type alias or constant: `{value}`."
 
 
 def _text(module: ModuleType) -> str:

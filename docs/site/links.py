@@ -1,7 +1,7 @@
 """Links out of docs: README, CONTRIBUTING and CHANGELOG become pages of the site, and so does each linked source file.
 
-A link to a Python file may name a function or class: "../src/qkv/attention/operator.py#attend". It opens the lines of
-its definition.
+Names of recipes in code, such as `dates-gru`, become links to the recipes. A link to a Python file may name a function
+or class: "../src/qkv/attention/operator.py#attend". It opens the lines of its definition.
 """
 
 import ast
@@ -18,6 +18,8 @@ from mkdocs.structure.pages import Page
 NOT_IN_NAV = InclusionLevel.NOT_IN_NAV
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")  # in the root of the repository
+RECIPES = {path.stem: path.relative_to(ROOT).as_posix() for path in (ROOT / "src/qkv/recipes").rglob("*.toml")}
+NAME = re.compile(r"(?<![\[`])`([a-z0-9-]+)`(?![\]`])")
 LINK = re.compile(r"(\]\()([^()\s#:]+)(#[\w.\-]+)?\)")
 LANGUAGES = {".py": "python", ".toml": "toml", ".c": "c", ".sh": "bash"}
 LINE_LINK = re.compile(r'data-line="(\d+)" href="([^"]+)"')
@@ -35,6 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if (target := repository_path(file.src_uri, match[2])) and is_source(target)
     }
     folders = {target for target in linked if (ROOT / target).is_dir()}
+    linked |= set(RECIPES.values())
     linked |= {path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob("*.toml")}
     for target in sorted(linked):
         files.append(File.generated(config, source_page(target), content=source_text(target), inclusion=NOT_IN_NAV))
@@ -53,7 +56,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"{link}){{ data-line={line_of(target, match[3])} }}"
         return f"{link}{match[3] or ''})"
 
-    return LINK.sub(site_link, markdown)
+    return LINK.sub(site_link, NAME.sub(lambda match: recipe_link(match, page.file.src_uri), markdown))
+
+
+def recipe_link(match: re.Match[str], page: str) -> str:
+    """Return a name in code as a link to the recipe of that name, if there is one."""
+    if match[1] not in RECIPES:
+        return match[0]
+    folder = "." if page in PAGES else f"docs/{dirname(page)}"
+    return f"[{match[0]}]({relpath(RECIPES[match[1]], folder)})"
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -88,12 +99,14 @@ def source_page(target: str) -> str:
 
 
 def source_text(target: str) -> str:
-    """Return the page of a source file, or the list of files of a folder."""
+    """Return the page of a source file, below its command if it is a recipe, or the list of files of a folder."""
     path = ROOT / target
     head = f"---\nsearch:\n  exclude: true\n---\n\n# {target}\n\n"
     if path.is_dir():
         names = sorted(file.relative_to(path).as_posix() for file in path.rglob("*.toml"))
         return head + "\n".join(f"- [{name}]({os.path.basename(target)}/{name}.md)" for name in names) + "\n"
+    if target in RECIPES.values():
+        head += f"    qkv train {path.stem}\n\n"
     language = LANGUAGES.get(path.suffix, "text")
     return f'{head}~~~~~~ {{ .{language} linenums="1" }}\n{path.read_text(encoding="utf-8")}~~~~~~\n'
 

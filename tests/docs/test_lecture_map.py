@@ -95,3 +95,13 @@ def test_every_claim_is_in_a_section_of_each_note_that_makes_it() -> None:
         if (note.number, plain(note.section)) not in titles
     ]  # fmt: skip
     assert missing == []
+
+
+def test_every_figure_of_the_notes_is_linked_from_a_section_of_each_of_its_notes() -> None:
+    page = (DOCS / "claims" / "figures.md").read_text(encoding="utf-8")
+    for heading, name in re.findall(r"^## (.*)\n\n    qkv claims figure ([\w-]+)", page, re.MULTILINE):
+        numbers = re.findall(r"\d{3}", heading)
+        if " to " in heading:
+            numbers = [note for note in NOTES if numbers[0] <= note <= numbers[-1]]
+        linked = {section.note for section in SECTIONS if f"[`qkv claims figure {name}`](" in section.text}
+        assert set(numbers) <= linked, name

@@ -26,7 +26,7 @@ def ablate(model: nn.Module, layer: Layer, heads: Sequence[int]) -> "Ablation":
     Args:
         model: A model with attention layers of qkv.
         layer: A layer index (2: every layer with index 2) or name ("decoder", "decoder.0.cross").
-        heads: Numbers of the heads, from 0.
+        heads: Indices of the heads, from 0.
 
     Returns:
         An `Ablation`, which restores the heads with `.restore()` or at the end of a with block.

@@ -60,7 +60,7 @@ def watch(
     Args:
         model: Any `torch.nn.Module` with such layers.
         layers: Layer indices (2: every layer with index 2) or names ("decoder", "decoder.0.cross"); by default all.
-        heads: Numbers of the heads to record; by default all.
+        heads: Indices of the heads to record; by default all.
         queries: Indices of the queries to record, within a whole pass; by default all.
 
     Returns:

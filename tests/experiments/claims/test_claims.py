@@ -7,11 +7,11 @@ import pytest
 
 from qkv.errors import InputError
 from qkv.experiments.claims.claim import SCALES, Claim, Note, RecipeClaim, SweepClaim
-from qkv.experiments.claims.figure import MAX_FIGURE_BYTES
+from qkv.experiments.claims.figure import MAX_FIGURE_BYTES, axis_label
 from qkv.experiments.claims.record import read_records, shipped_records
-from qkv.experiments.claims.report import NOTES, index_page, page_path
+from qkv.experiments.claims.report import NOTES, claim_page, index_page, page_path
 from qkv.experiments.claims.runner import all_claims, find_claim
-from qkv.experiments.claims.source_lines import line_of
+from qkv.experiments.claims.source_symbols import find_symbol
 from qkv.experiments.claims.verdict import combine, judge
 from qkv.experiments.sweep import Sweep
 from tests.experiments.claims.made_up import numbers_for
@@ -40,12 +40,13 @@ def test_everything_known_about_a_claim_is_an_attribute(claim: type[Claim]):
 def test_the_code_of_a_claim_exists(claim):
     assert claim.source
     for reference in claim.source:
-        assert line_of(reference)[1] > 0
+        path, symbol = find_symbol(reference)
+        assert f"{path}::{symbol}" == reference
 
 
 def test_a_symbol_that_does_not_exist_is_an_error():
     with pytest.raises(InputError, match="symbol"):
-        line_of("src/qkv/attention/score.py::ScaledDot.missing")
+        find_symbol("src/qkv/attention/score.py::ScaledDot.missing")
 
 
 def test_numbers_are_unique():
@@ -123,3 +124,18 @@ def test_a_shipped_record_has_a_page_and_a_figure(record):
 def test_the_shipped_index_is_generated_from_the_records():
     newest = {record.claim: record for record in RECORDS}
     assert (shipped_records().parent / "index.md").read_text() == index_page(list(newest.values()))
+
+
+@each_claim
+def test_the_shipped_page_is_generated_from_the_records(claim):
+    records = [record for record in RECORDS if record.claim == claim.registered_name]
+    page = (shipped_records().parent / page_path(claim)).read_text(encoding="utf-8")
+    assert page == claim_page(claim, records)
+
+
+@each_claim
+def test_the_axes_of_a_figure_are_labelled_for_one_scale(claim):
+    for panel in claim.figure:
+        for scale in SCALES:
+            assert axis_label(panel.y_label, scale)
+            assert "scale)" not in f"{axis_label(panel.x_label, scale)} {axis_label(panel.y_label, scale)}"

@@ -26,6 +26,7 @@ from qkv.runtime.device import pick_device
 
 Scale = Literal["small", "full"]
 SCALES: tuple[Scale, ...] = ("small", "full")
+Label = str | Mapping[Scale, str]  # of an axis; a mapping if it depends on the scale
 PLUGINS = "plugins"  # group of the claims of plug-ins
 
 
@@ -44,10 +45,10 @@ class Panel:
     """
 
     title: str
-    y_label: str
+    y_label: Label
     lines: tuple[str, ...] = ()  # names of series
     points: tuple[str, ...] = ()  # names of values
-    x_label: str = ""
+    x_label: Label = ""
     log_x: bool = False
     log_y: bool = False
 

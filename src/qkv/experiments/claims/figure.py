@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from qkv.errors import InputError
-from qkv.experiments.claims.claim import Claim, Panel
+from qkv.experiments.claims.claim import Claim, Label, Panel, Scale
 from qkv.experiments.claims.measurements import Measurements
+from qkv.experiments.claims.record import ClaimRecord
 from qkv.experiments.t_test import mean_interval
 from qkv.runtime.files import write_atomically
 from qkv.visualize.curves import PointRow
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 MAX_FIGURE_BYTES, COLOURS = 100_000, 64
 
 
-def save_claim_figure(claim: type[Claim], measurements: Measurements, path: Path) -> Path:
-    """Write the figure of a claim as a PNG file of at most 100 KB."""
-    save_figure(draw_claim(claim, measurements), path, dpi=120, pad_inches=0.12)
+def save_claim_figure(claim: type[Claim], record: ClaimRecord, path: Path) -> Path:
+    """Write the figure of a record as a PNG file of at most 100 KB."""
+    save_figure(draw_claim(claim, record), path, dpi=120, pad_inches=0.12)
     reduced = io.BytesIO()
     with Image.open(path) as image:
         image.convert("RGB").quantize(COLOURS).save(reduced, "png", optimize=True)
@@ -36,17 +37,18 @@ def save_claim_figure(claim: type[Claim], measurements: Measurements, path: Path
     return path
 
 
-def draw_claim(claim: type[Claim], measurements: Measurements) -> "Figure":
+def draw_claim(claim: type[Claim], record: ClaimRecord) -> "Figure":
     """Draw all panels, with 95 % confidence intervals over the seeds."""
-    return draw_panels([_panel(panel, measurements) for panel in claim.figure])
+    return draw_panels([_panel(panel, record.measurements, record.scale) for panel in claim.figure])
 
 
-def _panel(panel: Panel, measurements: Measurements) -> LinePanel | PointPanel:
+def _panel(panel: Panel, measurements: Measurements, scale: Scale) -> LinePanel | PointPanel:
+    x_label, y_label = axis_label(panel.x_label, scale), axis_label(panel.y_label, scale)
     if panel.points:
         rows = [_row(name, measurements.value(name), panel.log_y) for name in panel.points]
-        return PointPanel(panel.title, panel.y_label, rows, panel.log_y)
+        return PointPanel(panel.title, y_label, rows, panel.log_y)
     lines = [_line(name, measurements, panel.log_y) for name in panel.lines]
-    return LinePanel(panel.title, panel.x_label, panel.y_label, lines, panel.log_x, panel.log_y)
+    return LinePanel(panel.title, x_label, y_label, lines, panel.log_x, panel.log_y)
 
 
 def _row(name: str, values: Sequence[float], log: bool) -> PointRow:
@@ -59,6 +61,11 @@ def _line(name: str, measurements: Measurements, log: bool) -> ErrorLine:
     columns = [mean_and_interval(series.at(x), log) for x in series.x]
     mean, low, high = (tuple(column) for column in zip(*columns, strict=True))
     return ErrorLine(label_of(name), series.x, mean, low, high)
+
+
+def axis_label(label: Label, scale: Scale) -> str:
+    """Return the label of an axis at this scale."""
+    return label if isinstance(label, str) else label[scale]
 
 
 def label_of(name: str) -> str:

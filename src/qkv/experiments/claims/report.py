@@ -8,7 +8,7 @@ from qkv.experiments.claims.claim import Claim
 from qkv.experiments.claims.figure import mean_and_interval, save_claim_figure
 from qkv.experiments.claims.record import RECORDS, ClaimRecord, read_records, write_record
 from qkv.experiments.claims.runner import FIGURES, all_claims
-from qkv.experiments.claims.source_lines import line_of
+from qkv.experiments.claims.source_symbols import find_symbol
 from qkv.experiments.claims.verdict import CriterionResult
 from qkv.experiments.table import code, plain
 from qkv.runtime.files import write_atomically
@@ -40,7 +40,7 @@ def write_report(records_folder: Path, output: Path) -> list[Path]:
     paths = [output / "index.md"]
     for name, members in records.items():
         page = output / page_path(claims[name])
-        save_claim_figure(claims[name], members[-1].measurements, output / FIGURES / f"{name}.png")
+        save_claim_figure(claims[name], members[-1], output / FIGURES / f"{name}.png")
         write_atomically(page, claim_page(claims[name], members).encode())
         paths.append(page)
     write_atomically(output / "index.md", index_page([members[-1] for members in records.values()]).encode())
@@ -139,8 +139,8 @@ def _link(claim: type[Claim]) -> str:
 
 
 def _source_link(reference: str) -> str:
-    path, line = line_of(reference)
-    return f"[{code(reference.partition('::')[2])}](../../../{path}#L{line})"
+    path, symbol = find_symbol(reference)
+    return f"[{code(symbol)}](../../../{path}#{symbol})"
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

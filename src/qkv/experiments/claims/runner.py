@@ -148,7 +148,7 @@ def _judged(work: ClaimWork, options: RunOptions) -> ClaimRun | InputError:
     )
     path = write_record(options.folder / RECORDS, record)
     figure = options.folder / FIGURES / f"{claim.registered_name}-{scale}.png"
-    return ClaimRun(record, path, save_claim_figure(claim, measurements, figure))
+    return ClaimRun(record, path, save_claim_figure(claim, record, figure))
 
 
 def _named(claim: type[Claim], error: InputError) -> InputError:

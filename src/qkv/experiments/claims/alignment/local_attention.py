@@ -13,7 +13,7 @@ from qkv.experiments.claims.claim import Note, Panel, Scale, SweepClaim
 from qkv.experiments.claims.cost import Calls, seconds, threads
 from qkv.experiments.claims.dates import SMALL_GRU
 from qkv.experiments.claims.measurements import Measurements, Sample, merge
-from qkv.experiments.claims.multi30k import FULL_RNN
+from qkv.experiments.claims.multi30k import FULL_RNN, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference, Exponent
 from qkv.registry import register
 from qkv.runtime.device import pick_device
@@ -51,7 +51,7 @@ class LocalAttention(SweepClaim):
     )
     figure = (
         Panel(
-            "Luong decoder by attention", "exact match, % (small scale) or BLEU (full scale)",
+            "Luong decoder by attention", SCORE_LABEL,
             points=("score: global", "score: local", "score: hard"),
         ),
         Panel(

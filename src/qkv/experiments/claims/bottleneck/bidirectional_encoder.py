@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_GRU
-from qkv.experiments.claims.multi30k import FULL_RNN
+from qkv.experiments.claims.multi30k import FULL_RNN, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -29,7 +29,7 @@ class BidirectionalEncoder(SweepClaim):
     criteria = (Difference("score: bidirectional", "score: forward only", low=0.0),)
     figure = (
         Panel(
-            "Encoders of equal width", "exact match, % (small scale) or BLEU (full scale)",
+            "Encoders of equal width", SCORE_LABEL,
             points=("score: bidirectional", "score: forward only"),
         ),
     )  # fmt: skip

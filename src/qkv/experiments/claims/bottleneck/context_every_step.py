@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_PLAIN
-from qkv.experiments.claims.multi30k import FULL_RNN
+from qkv.experiments.claims.multi30k import FULL_RNN, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -29,7 +29,7 @@ class ContextEveryStep(SweepClaim):
     criteria = (Difference("score: every step", "score: initial state only", low=0.0),)
     figure = (
         Panel(
-            "Decoders without attention", "exact match, % (small scale) or BLEU (full scale)",
+            "Decoders without attention", SCORE_LABEL,
             points=("score: every step", "score: initial state only"),
         ),
     )  # fmt: skip

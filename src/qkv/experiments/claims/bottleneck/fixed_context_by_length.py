@@ -48,12 +48,12 @@ class FixedContextByLength(RecipeClaim):
     )
     figure = (
         Panel(
-            "Score by source length", "phoneme accuracy, % (small) or BLEU (full)",
+            "Score by source length", {"small": "phoneme accuracy, %", "full": "BLEU"},
             tuple(f"score by length: {condition}" for condition in CONDITIONS),
-            x_label="letters (small scale) or words (full scale)",
+            x_label={"small": "letters", "full": "words"},
         ),
         Panel(
-            "Slope of the score", "points per 10 letters or words",
+            "Slope of the score", {"small": "points per 10 letters", "full": "points per 10 words"},
             points=tuple(f"slope: {condition}" for condition in CONDITIONS),
         ),
     )  # fmt: skip

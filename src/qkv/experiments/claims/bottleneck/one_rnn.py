@@ -9,7 +9,7 @@ from qkv.errors import InputError
 from qkv.experiments.claims.bottleneck.single_rnn import SMALL_SINGLE_RNN, SMALL_WITH_ATTENTION
 from qkv.experiments.claims.claim import Note, Panel, RecipeClaim, Scale
 from qkv.experiments.claims.measurements import Measurements
-from qkv.experiments.claims.multi30k import FULL_RNN
+from qkv.experiments.claims.multi30k import FULL_RNN, SCORE_LABEL
 from qkv.experiments.claims.verdict import Mean
 from qkv.registry import register
 
@@ -37,7 +37,7 @@ class OneRNN(RecipeClaim):
     criteria = (Mean("relative score: one RNN", high=50.0),)
     figure = (
         Panel(
-            "One RNN against an encoder-decoder", "exact match, % (small scale) or BLEU (full scale)",
+            "One RNN against an encoder-decoder", SCORE_LABEL,
             points=("score: one RNN", f"score: {WORKS}"),
         ),
     )  # fmt: skip

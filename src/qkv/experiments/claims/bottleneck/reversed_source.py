@@ -43,7 +43,7 @@ class ReversedSource(SweepClaim):
     criteria = (Difference("score: reversed", "score: in order", low=0.0),)
     figure = (
         Panel(
-            "Forward encoder without attention", "phoneme accuracy, % (small scale) or BLEU (full scale)",
+            "Forward encoder without attention", {"small": "phoneme accuracy, %", "full": "BLEU"},
             points=("score: in order", "score: reversed"),
         ),
     )  # fmt: skip

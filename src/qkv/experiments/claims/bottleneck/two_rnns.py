@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.bottleneck.single_rnn import SMALL_ENCODER_DECODER, SMALL_SINGLE_RNN
 from qkv.experiments.claims.claim import Note, Panel, RecipeClaim
-from qkv.experiments.claims.multi30k import FULL_RNN
+from qkv.experiments.claims.multi30k import FULL_RNN, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -30,7 +30,7 @@ class TwoRNNs(RecipeClaim):
     criteria = (Difference("score: encoder-decoder", "score: one RNN", low=0.0),)
     figure = (
         Panel(
-            "Models without attention", "exact match, % (small scale) or BLEU (full scale)",
+            "Models without attention", SCORE_LABEL,
             points=("score: encoder-decoder", "score: one RNN"),
         ),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_GRU
-from qkv.experiments.claims.multi30k import FULL_RNN
+from qkv.experiments.claims.multi30k import FULL_RNN, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -33,7 +33,7 @@ class InputFeeding(SweepClaim):
     criteria = (Difference("score: with input feeding", "score: without input feeding", low=0.0),)
     figure = (
         Panel(
-            "Luong decoder with bilinear attention", "exact match, % (small scale) or BLEU (full scale)",
+            "Luong decoder with bilinear attention", SCORE_LABEL,
             points=("score: with input feeding", "score: without input feeding"),
         ),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_GRU
-from qkv.experiments.claims.multi30k import FULL_RNN
+from qkv.experiments.claims.multi30k import FULL_RNN, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -29,7 +29,7 @@ class TeacherForcing(SweepClaim):
     criteria = (Difference("score: teacher forcing", "score: free running", low=0.0),)
     figure = (
         Panel(
-            "Training with given or with own words", "exact match, % (small scale) or BLEU (full scale)",
+            "Training with given or with own words", SCORE_LABEL,
             points=("score: teacher forcing", "score: free running"),
         ),
     )  # fmt: skip

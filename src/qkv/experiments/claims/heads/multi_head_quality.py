@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
-from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -29,7 +29,7 @@ class MultiHeadQuality(SweepClaim):
     criteria = (Difference("score: 4 heads", "score: 1 head", low=0.0),)
     figure = (
         Panel(
-            "Transformers of equal width", "exact match, % (small scale) or BLEU (full scale)",
+            "Transformers of equal width", SCORE_LABEL,
             points=("score: 1 head", "score: 4 heads"),
         ),
     )  # fmt: skip

@@ -74,5 +74,5 @@ def by_length(runs: Path, path: Path, device: str, seed: int) -> str:
     if not records:
         raise InputError(f"there is no record of {name}: run qkv claims run {name} first")
     newest = max(records, key=lambda record: (record.scale == "full", record.date))
-    save_claim_figure(FixedContextByLength, newest.measurements, path)
+    save_claim_figure(FixedContextByLength, newest, path)
     return f"record of {newest.date[:10]} ({newest.scale} scale, {newest.device})"

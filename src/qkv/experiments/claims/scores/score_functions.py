@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_GRU
-from qkv.experiments.claims.multi30k import FULL_RNN
+from qkv.experiments.claims.multi30k import FULL_RNN, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -37,7 +37,7 @@ class ScoreFunctions(SweepClaim):
     )
     figure = (
         Panel(
-            "Three score functions", "exact match, % (small scale) or BLEU (full scale)",
+            "Three score functions", SCORE_LABEL,
             points=("score: additive", "score: dot", "score: bilinear"),
         ),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
-from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -33,7 +33,7 @@ class CausalTraining(SweepClaim):
     criteria = (Difference("score: with causal mask", "score: without mask", low=20.0),)
     figure = (
         Panel(
-            "Training with and without the causal mask", "exact match, % (small scale) or BLEU (full scale)",
+            "Training with and without the causal mask", SCORE_LABEL,
             points=("score: with causal mask", "score: without mask"),
         ),
     )  # fmt: skip

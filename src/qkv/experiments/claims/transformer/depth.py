@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, RecipeClaim
-from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference, Mean
 from qkv.registry import register
 
@@ -35,7 +35,7 @@ class Depth(RecipeClaim):
     figure = (
         Panel(
             "Shallow (2 layers) and deep encoder",
-            "exact match, % (small scale) or BLEU (full scale)", points=("score: shallow", "score: deep"),
+            SCORE_LABEL, points=("score: shallow", "score: deep"),
         ),
     )  # fmt: skip
     limits = (

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
-from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -29,7 +29,7 @@ class FeedForwardHelps(SweepClaim):
     criteria = (Difference("score: with feed-forward", "score: without feed-forward", low=0.0),)
     figure = (
         Panel(
-            "Transformer with and without feed-forward networks", "exact match, % (small scale) or BLEU (full scale)",
+            "Transformer with and without feed-forward networks", SCORE_LABEL,
             points=("score: with feed-forward", "score: without feed-forward"),
         ),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
-from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -30,7 +30,7 @@ class LayerNormHelps(SweepClaim):
     )
     figure = (
         Panel(
-            "Transformer with and without layer normalization", "exact match, % (small scale) or BLEU (full scale)",
+            "Transformer with and without layer normalization", SCORE_LABEL,
             points=("score: pre-norm", "score: post-norm", "score: without norm"),
         ),
     )  # fmt: skip

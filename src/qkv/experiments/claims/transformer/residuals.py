@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, SweepClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
-from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -30,7 +30,7 @@ class ResidualsAllowDepth(SweepClaim):
     criteria = (Difference("score: with residuals", "score: without residuals", low=20.0),)
     figure = (
         Panel(
-            "Deep Transformer with and without residuals", "exact match, % (small scale) or BLEU (full scale)",
+            "Deep Transformer with and without residuals", SCORE_LABEL,
             points=("score: with residuals", "score: without residuals"),
         ),
     )  # fmt: skip

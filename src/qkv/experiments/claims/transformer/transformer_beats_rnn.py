@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.experiments.claims.claim import Note, Panel, RecipeClaim
 from qkv.experiments.claims.dates import SMALL_TRANSFORMER
-from qkv.experiments.claims.multi30k import FULL_TRANSFORMER
+from qkv.experiments.claims.multi30k import FULL_TRANSFORMER, SCORE_LABEL
 from qkv.experiments.claims.verdict import Difference
 from qkv.registry import register
 
@@ -33,7 +33,7 @@ class TransformerBeatsRNN(RecipeClaim):
     criteria = (Difference("score: Transformer", "score: RNN with attention", low=0.0),)
     figure = (
         Panel(
-            "Same data and protocol", "exact match, % (small scale) or BLEU (full scale)",
+            "Same data and protocol", SCORE_LABEL,
             points=("score: Transformer", "score: RNN with attention"),
         ),
     )  # fmt: skip

@@ -31,7 +31,7 @@ class CaptionAttention(SweepClaim):
     criteria = (Difference("score: with attention", "score: single vector", low=0.0),)
     figure = (
         Panel(
-            "Captions of scenes with and without attention", "BLEU (small scale) or exact match, % (full scale)",
+            "Captions of scenes with and without attention", {"small": "BLEU", "full": "exact match, %"},
             points=("score: with attention", "score: single vector"),
         ),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Line numbers of the code that a claim refers to."""
+"""The code that a claim refers to, as "path::symbol"."""
 
 import ast
 from pathlib import Path
@@ -13,11 +13,10 @@ def checkout() -> Path:
     return provenance.PACKAGE.parent.parent
 
 
-def line_of(reference: str) -> tuple[str, int]:
-    """Return the path and the line number of "path::symbol"; raise InputError if there is no such symbol."""
+def find_symbol(reference: str) -> tuple[str, str]:
+    """Return the path and the symbol of "path::symbol"; raise InputError if the file does not define it."""
     path, _, symbol = reference.partition("::")
     body: list[ast.stmt] = ast.parse(read_regular(checkout() / path)).body
-    line = 0
     for name in symbol.split("."):
         definitions = [
             node for node in body
@@ -25,5 +24,5 @@ def line_of(reference: str) -> tuple[str, int]:
         ]  # fmt: skip
         if not definitions:
             raise InputError(f"{reference}: no such symbol")
-        line, body = definitions[-1].lineno, definitions[-1].body
-    return path, line
+        body = definitions[-1].body
+    return path, symbol

@@ -46,6 +46,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qkv import attention as attention
+    from qkv import datasets as datasets
+    from qkv import generation as generation
+    from qkv import hub as hub
+    from qkv import interpret as interpret
+    from qkv import models as models
+    from qkv import nn as nn
+    from qkv import pipelines as pipelines
+    from qkv import tasks as tasks
+    from qkv import tokenizers as tokenizers
+    from qkv import training as training
+    from qkv import visualize as visualize
     from qkv.attention import ablate as ablate
     from qkv.attention import attend as attend
     from qkv.attention import watch as watch
@@ -97,13 +109,29 @@ _MODULES = {
     "Tagger": "qkv.pipelines.tagger",
     "Translator": "qkv.pipelines.translator",
 }
+_PACKAGES = (
+    "attention",
+    "datasets",
+    "generation",
+    "hub",
+    "interpret",
+    "models",
+    "nn",
+    "pipelines",
+    "tasks",
+    "tokenizers",
+    "training",
+    "visualize",
+)
 __all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names lazily, so that `import qkv` is fast."""
+    """Import public names and packages lazily, so that `import qkv` is fast."""
+    if name in _PACKAGES:
+        return import_module(f"qkv.{name}")
     if name not in _MODULES:
-        close = difflib.get_close_matches(name, _MODULES, n=1)
+        close = difflib.get_close_matches(name, (*_MODULES, *_PACKAGES), n=1)
         hint = f" (did you mean qkv.{close[0]}?)" if close and not name.startswith("_") else ""
         raise AttributeError(f"module 'qkv' has no attribute {name!r}{hint}")
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
@@ -111,4 +139,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted((*__all__, *_PACKAGES))

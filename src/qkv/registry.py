@@ -63,6 +63,9 @@ def register(kind: str, *names: str) -> Callable[[C], C]:
     if kind not in _classes:
         raise InputError(f"cannot register a {kind}{nearest(kind, _classes)}")
 
+    if not names:
+        raise InputError(f'missing name: @qkv.register("{kind}", "NAME")')
+
     def decorate(cls: C) -> C:
         for name in names:
             existing = _classes[kind].setdefault(name, cls)
@@ -91,7 +94,7 @@ def lookup(kind: str, name: str) -> type[Any]:
 def unknown(kind: str, name: object) -> str:
     """Return the error message for a name that is not registered."""
     hint = nearest(str(name), registered(kind))
-    return f"unknown {kind} {name!r:.100}{hint}; if a plug-in registers it, pass --plugin FILE"
+    return f"unknown {kind} {name!r:.100}{hint}; if a plug-in registers it, pass --plugin FILE, or import it in Python"
 
 
 def describe(cls: type[Any]) -> str:

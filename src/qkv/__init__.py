@@ -14,6 +14,7 @@ training
 
 models
     qkv.load(model)                      load a training run, a saved model or a model of the Hugging Face Hub
+    qkv.save(model, folder)              save a model to a folder
     qkv.register(kind, name)             add your own score, alignment, position, model, task, dataset or tokenizer
 
 pipelines: raw input in, answer out
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from qkv.experiments.comparison import compare as compare
     from qkv.experiments.evaluation import evaluate as evaluate
     from qkv.hub import load as load
+    from qkv.hub import save as save
     from qkv.interpret.explanation import explain as explain
     from qkv.pipelines.captioner import Captioner as Captioner
     from qkv.pipelines.chat_bot import ChatBot as ChatBot
@@ -94,6 +96,7 @@ _MODULES = {
     "compare": "qkv.experiments.comparison",
     "view": "qkv.visualize.model_view",
     "load": "qkv.hub",
+    "save": "qkv.hub",
     "register": "qkv.registry",
     "Captioner": "qkv.pipelines.captioner",
     "ChatBot": "qkv.pipelines.chat_bot",

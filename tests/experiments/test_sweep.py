@@ -345,3 +345,5 @@ def test_a_script_compares_its_own_score_without_a_main_guard(script: str, modul
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("gaussian") == 1
     assert len([*(tmp_path / "sweep" / "results").iterdir()]) == 2
+    assert "epoch 1/1" in (tmp_path / "sweep" / "output" / "score=gaussian-0.txt").read_text()
+    assert "epoch 1/1" not in done.stderr

@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from rich.console import Console
 
 from qkv.config import build
 from qkv.errors import QkvError
@@ -71,7 +72,7 @@ class TrialDisplay(Display):
     """Prints like `Display`, and writes the status of a trial."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(samples=0, chart=False)
+        super().__init__(Console(force_jupyter=False), samples=0, chart=False)  # stdout is the file of messages
         self._path, self._status, self._written = path, Status(), -math.inf
         self.write(self._status)
 

@@ -63,5 +63,34 @@ def test_an_unexpected_keyword_argument_is_a_type_error_that_names_the_right_one
 
 
 def test_an_unexpected_keyword_of_train_names_the_key_of_the_recipe(tmp_path: Path):
+    with pytest.raises(KeywordError, match=r"'learning_rate' \(did you mean lr\?\)"):
+        qkv.train("dates-gru", learning_rate=0.1, output=tmp_path)
     with pytest.raises(KeywordError, match=r"'epoch' \(did you mean epochs\?\)"):
         qkv.train("dates-gru", output=tmp_path / "run", epoch=1)
+
+
+def test_arguments_of_pipelines_of_transformers_are_translated(tmp_path: Path):
+    translator, generator = qkv.Translator("tatoeba-en-de", device="cpu"), qkv.Generator("shakespeare", device="cpu")
+    hints = {"max_length": "max_new_tokens", "beam_size": "num_beams", "temperature": r"sampling=Sampling\(temperature"}
+    for name, hint in hints.items():
+        with pytest.raises(KeywordError, match=f"did you mean {hint}"):
+            translator("Hello.", **{name: 1})
+    with pytest.raises(KeywordError, match="did you mean temperature"):
+        generator("Hello.", do_sample=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", torch.float16])
+def test_a_dtype_of_decoding_that_does_not_exist_is_an_input_error(dtype):
+    with pytest.raises(InputError, match="bfloat16"):
+        qkv.Translator("dates", dtype=dtype, device="cpu")
+
+
+def test_a_dtype_of_decoding_may_be_a_type_of_pytorch():
+    pipelines = (qkv.Translator("dates", dtype=dtype, device="cpu") for dtype in ("bfloat16", torch.bfloat16))
+    first, second = (pipeline("5 May 2001") for pipeline in pipelines)
+    assert (first.text, first.score) == (second.text, second.score)
+
+
+def test_a_class_is_registered_under_a_name():
+    with pytest.raises(InputError, match="name"):
+        qkv.register("score")

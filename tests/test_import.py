@@ -53,6 +53,23 @@ def test_public_names() -> None:
     import qkv
 
     assert all(getattr(qkv, name) is not None for name in qkv.__all__)
-    assert dir(qkv) == sorted(qkv.__all__)
+    packages = sorted({*dir(qkv)} - {*qkv.__all__})
+    assert all(getattr(qkv, name).__name__ == f"qkv.{name}" and f"qkv.{name}" in qkv.__doc__ for name in packages)
+    assert qkv.nn.MultiHeadAttention.__module__ == "qkv.nn.multi_head"
     with pytest.raises(AttributeError, match="atend"):
         _ = qkv.atend
+
+
+def test_packages_are_attributes_without_an_import_of_their_own() -> None:
+    program = "import qkv; qkv.attention.Causal(); qkv.models.GPT2Config(); qkv.nn.MultiHeadAttention(8, 2)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_every_registered_model_and_its_config_are_in_the_package_of_models() -> None:
+    import qkv
+    from qkv.registry import registered
+
+    for model in registered("model").values():
+        if model.__module__.startswith("qkv."):
+            assert getattr(qkv.models, model.__name__) is model
+            assert getattr(qkv.models, model.config_class.__name__) is model.config_class

@@ -14,6 +14,7 @@ training
 
 models
     qkv.load(model)                      load a training run, a saved model or a model of the Hugging Face Hub
+    qkv.save(model, folder)              save a model to a folder
     qkv.register(kind, name)             add your own score, alignment, position, model, task, dataset or tokenizer
 
 pipelines: raw input in, answer out
@@ -46,12 +47,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qkv import attention as attention
+    from qkv import datasets as datasets
+    from qkv import generation as generation
+    from qkv import hub as hub
+    from qkv import interpret as interpret
+    from qkv import models as models
+    from qkv import nn as nn
+    from qkv import pipelines as pipelines
+    from qkv import tasks as tasks
+    from qkv import tokenizers as tokenizers
+    from qkv import training as training
+    from qkv import visualize as visualize
     from qkv.attention import ablate as ablate
     from qkv.attention import attend as attend
     from qkv.attention import watch as watch
     from qkv.experiments.comparison import compare as compare
     from qkv.experiments.evaluation import evaluate as evaluate
     from qkv.hub import load as load
+    from qkv.hub import save as save
     from qkv.interpret.explanation import explain as explain
     from qkv.pipelines.captioner import Captioner as Captioner
     from qkv.pipelines.chat_bot import ChatBot as ChatBot
@@ -82,6 +96,7 @@ _MODULES = {
     "compare": "qkv.experiments.comparison",
     "view": "qkv.visualize.model_view",
     "load": "qkv.hub",
+    "save": "qkv.hub",
     "register": "qkv.registry",
     "Captioner": "qkv.pipelines.captioner",
     "ChatBot": "qkv.pipelines.chat_bot",
@@ -97,13 +112,29 @@ _MODULES = {
     "Tagger": "qkv.pipelines.tagger",
     "Translator": "qkv.pipelines.translator",
 }
+_PACKAGES = (
+    "attention",
+    "datasets",
+    "generation",
+    "hub",
+    "interpret",
+    "models",
+    "nn",
+    "pipelines",
+    "tasks",
+    "tokenizers",
+    "training",
+    "visualize",
+)
 __all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names lazily, so that `import qkv` is fast."""
+    """Import public names and packages lazily, so that `import qkv` is fast."""
+    if name in _PACKAGES:
+        return import_module(f"qkv.{name}")
     if name not in _MODULES:
-        close = difflib.get_close_matches(name, _MODULES, n=1)
+        close = difflib.get_close_matches(name, (*_MODULES, *_PACKAGES), n=1)
         hint = f" (did you mean qkv.{close[0]}?)" if close and not name.startswith("_") else ""
         raise AttributeError(f"module 'qkv' has no attribute {name!r}{hint}")
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
@@ -111,4 +142,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted((*__all__, *_PACKAGES))

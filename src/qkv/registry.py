@@ -14,6 +14,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -23,6 +24,7 @@ from typing import Any, ParamSpec, TypeVar
 from qkv.errors import InputError, KeywordError
 
 ENTRY_POINTS = "qkv.plugins"
+MAIN = "__main__"
 MIN_START = 3  # characters of a word for which all names that start with it are suggested
 MAX_SUGGESTIONS = 4
 NO_HINTS: Mapping[str, str] = {}
@@ -63,6 +65,9 @@ def register(kind: str, *names: str) -> Callable[[C], C]:
     if kind not in _classes:
         raise InputError(f"cannot register a {kind}{nearest(kind, _classes)}")
 
+    if not names:
+        raise InputError(f'missing name: @qkv.register("{kind}", "NAME")')
+
     def decorate(cls: C) -> C:
         for name in names:
             existing = _classes[kind].setdefault(name, cls)
@@ -91,7 +96,7 @@ def lookup(kind: str, name: str) -> type[Any]:
 def unknown(kind: str, name: object) -> str:
     """Return the error message for a name that is not registered."""
     hint = nearest(str(name), registered(kind))
-    return f"unknown {kind} {name!r:.100}{hint}; if a plug-in registers it, pass --plugin FILE"
+    return f"unknown {kind} {name!r:.100}{hint}; if a plug-in registers it, pass --plugin FILE, or import it in Python"
 
 
 def describe(cls: type[Any]) -> str:
@@ -164,6 +169,16 @@ def keyword_names(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(parameter.name for parameter in parameters if parameter.kind in kinds and parameter.name != "self")
 
 
+def load_plugins(plugins: Iterable[Path | str]) -> None:
+    """Load the plug-ins of another process, from its `loaded_plugins`."""
+    for plugin in plugins:
+        if isinstance(plugin, Path):
+            load_plugin(plugin)
+        else:
+            with suppress(ModuleNotFoundError):  # then the name of its class is unknown here, which is an error
+                import_module(plugin)
+
+
 def load_plugin(path: str | Path) -> None:
     """Run a Python file of the user that registers classes."""
     path = Path(path)
@@ -185,9 +200,18 @@ def load_plugin(path: str | Path) -> None:
     _plugins.append(path)
 
 
-def loaded_plugins() -> list[Path]:
-    """Return the files that were loaded with `load_plugin`, which other processes of a job must load too."""
-    return list(dict.fromkeys(path.resolve() for path in _plugins))
+def loaded_plugins() -> list[Path | str]:
+    """Return what other processes of a job must load: files of `load_plugin`, and imported modules that register."""
+    files = dict.fromkeys(path.resolve() for path in _plugins)
+    package = __name__.partition(".")[0]
+    skipped = {MAIN, *map(str, files)}
+    modules = {cls.__module__ for classes in _classes.values() for cls in classes.values()} - skipped
+    return [*files, *sorted(name for name in modules if name.partition(".")[0] != package)]
+
+
+def registered_in_main() -> bool:
+    """Return whether a class was registered by the script or notebook itself, which other processes cannot import."""
+    return any(cls.__module__ == MAIN for classes in _classes.values() for cls in classes.values())
 
 
 @cache

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.attention import Causal, Dense, Keys, Padding, ablate, attend, explain, watch
+from qkv.attention import Causal, Dense, Entmax, Keys, Padding, Sinusoidal, ablate, attend, explain, watch
 from qkv.errors import InputError, KeywordError, ShapeError
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -63,3 +63,20 @@ def test_functions_of_models_name_themselves_and_their_arguments():
         ablate(5, 0, [0])
     with pytest.raises(KeywordError, match=r"did you mean heads\?"), watch(torch.nn.Linear(2, 2), head=[0]):
         pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ({"mask": torch.zeros(3, 3)}, "mask == 0"),
+        ({"mask": "causal"}, r"Causal\(...\)"),
+        ({"position": Sinusoidal(4)}, "embeddings"),
+        ({"score": Entmax()}, "not an Entmax"),
+        ({"query": torch.ones(1, 3, 4)}, r"\[:, None\]"),
+        ({name: torch.ones(1, 2, 3, 4, dtype=torch.long) for name in ("query", "key", "value")}, "floating-point"),
+    ],
+)
+def test_what_attend_cannot_take_is_explained(arguments, hint):
+    x = torch.randn(1, 2, 3, 4)
+    with pytest.raises((InputError, ShapeError), match=hint):
+        attend(**{"query": x, "key": x, "value": x, **arguments})

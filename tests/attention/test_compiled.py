@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention import ALiBi, Causal, Documents, LocalPredictive, Padding, Prefix, attend
+from qkv.models import GPT2, GPT2Config
 
 pytestmark = pytest.mark.compiled
 
@@ -23,3 +24,12 @@ def test_one_graph_supports_dynamic_shapes():
         query, key = torch.randn(batch, 2, queries, 8), torch.randn(batch, 2, keys, 8)
         lengths, ids = torch.randint(0, keys + 1, (batch,)), torch.randint(0, 2, (batch, keys))
         torch.testing.assert_close(compiled(query, key, lengths, ids), forward(query, key, lengths, ids))
+
+
+def test_an_exported_language_model_takes_other_batch_sizes_and_lengths():
+    model = GPT2(GPT2Config(vocab_size=50, dim=16, heads=2, layers=2, max_length=32)).eval()
+    sizes = {"tokens": {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=32)}}
+    exported = torch.export.export(model, (torch.randint(50, (2, 9)),), dynamic_shapes=sizes).module()
+    for batch, length in ((1, 4), (3, 32)):
+        tokens = torch.randint(50, (batch, length))
+        torch.testing.assert_close(exported(tokens), model(tokens))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qkv.attention import (
     Additive,
+    Align,
     Attend,
     Causal,
     Dense,
@@ -410,3 +411,22 @@ class TestInvalidValues:
         x, value = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 4)
         with pytest.raises(ShapeError, match="value_dim=4"):
             attend(x, x, value, position=Relative(8, 2))
+
+
+class Broadcast(Score):
+    """A score whose result has one key, which would be broadcast to all."""
+
+    def compare(self, query, key):
+        return query.sum(-1, keepdim=True)
+
+
+class OneKey(Align):
+    def compute_weights(self, inputs):
+        return inputs.scores.softmax(-1)[..., :1]
+
+
+@pytest.mark.parametrize(("terms", "name"), [({"score": Broadcast()}, "Broadcast"), ({"align": OneKey()}, "OneKey")])
+def test_a_term_that_returns_another_shape_is_named(terms, name):
+    x = torch.randn(1, 2, 3, 4)
+    with pytest.raises(ShapeError, match=name):
+        attend(x, x, x, **terms)

@@ -104,3 +104,9 @@ def test_signatures_have_plain_types_and_values():
 def test_options_keep_the_ranges_that_signatures_do_not_show():
     assert [entry.gt for entry in options_of(Entmax).model_fields["alpha"].metadata if hasattr(entry, "gt")] == [1]
     assert Term("score", "cosine", {"sharpness": 2.0}).build(Sizes(8, 8, 8, 5)).sharpness == 2.0
+
+
+def test_the_module_shows_terms_without_parameters():
+    shown = repr(Attend(align=Entmax(1.7), position=ALiBi(4), dropout=0.1, backend="reference"))
+    assert "align=Entmax(alpha=1.7), position=ALiBi(heads=4), dropout=0.1, backend='reference'" in shown
+    assert "align" not in repr(Attend())

@@ -37,7 +37,7 @@ NOT_RUN = {
     r"--wav\b": "a model that has hardly been trained writes no tune: tests/pipelines/test_synthesizer.py",
     r"parts/|texts/|mine\.tsv|source\.conllu": "names files of yours",
 }  # fmt: skip
-NOT_RUN_PYTHON = {r"\bSweep\(": "trains without reduction: tests/experiments/test_sweep.py"}
+NOT_RUN_PYTHON = {r"\b(Sweep\(|vary=)": "trains without reduction: tests/experiments/test_sweep.py"}
 NOT_RUN_PAGES = {
     "docs/decisions.md": "prose",
     "docs/how-to/serve.md": "needs a running server: tests/serve",

@@ -193,3 +193,16 @@ def test_rows_and_data_frames_are_evaluated_like_files(classifier: Run, tmp_path
     assert qkv.evaluate(classifier, data=pandas.DataFrame(rows), device="cpu").scores == expected
     with pytest.raises(InputError, match="not a list of int"):
         qkv.evaluate(classifier, data=[1], device="cpu")
+    with pytest.raises(InputError, match="not a Series"):
+        qkv.evaluate(classifier, data=pandas.DataFrame(rows)["text"], device="cpu")
+
+
+def test_a_dataset_is_evaluated_like_its_rows_and_of_several_splits_one_is_to_be_chosen(classifier: Run):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"text": "good film", "label": "yes"}, {"text": "bad film", "label": "no"}]
+    dataset = datasets.Dataset.from_list(rows)
+    result = qkv.evaluate(classifier, data=dataset, device="cpu")
+    assert result.scores == qkv.evaluate(classifier, data=rows, device="cpu").scores
+    assert result.split == "data"
+    with pytest.raises(InputError, match="'test'"):
+        qkv.evaluate(classifier, data=datasets.DatasetDict(train=dataset, test=dataset), device="cpu")

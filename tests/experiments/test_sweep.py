@@ -313,3 +313,37 @@ def test_ray_trains_the_same_weights(tmp_path: Path) -> None:
     assert expected.keys() == trained.keys()
     for name, tensors in expected.items():
         assert all(torch.equal(tensor, trained[name][key]) for key, tensor in tensors.items())
+
+
+PLUGIN = """
+import torch
+import qkv
+
+@qkv.register("score", "gaussian")
+class Gaussian(qkv.attention.Score):
+    def forward(self, query, key):
+        return -torch.cdist(query, key) ** 2 / 2
+"""
+COMPARISON = """
+files = {"data." + split: ["pairs.tsv"] for split in ("train", "valid", "test")}
+print(qkv.compare(
+    "pairs-gru", vary={"model.score.name": ["dot", "gaussian"]}, seeds=1, workers=2, output="sweep", device="cpu",
+    overrides={"model.hidden_dim": 8, "model.embedding_dim": 8, "model.max_length": 12, "train.epochs": 1, **files},
+))
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "module"),
+    [("import qkv, my_score" + COMPARISON, "my_score.py"), (PLUGIN + COMPARISON, "unused.py")],
+    ids=["imported", "defined in the script"],
+)
+def test_a_script_compares_its_own_score_without_a_main_guard(script: str, module: str, tmp_path: Path) -> None:
+    (tmp_path / module).write_text(PLUGIN)
+    (tmp_path / "compare.py").write_text(script)
+    done = subprocess.run([sys.executable, "compare.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("gaussian") == 1
+    assert len([*(tmp_path / "sweep" / "results").iterdir()]) == 2
+    assert "epoch 1/1" in (tmp_path / "sweep" / "output" / "score=gaussian-0.txt").read_text()
+    assert "epoch 1/1" not in done.stderr

@@ -512,3 +512,21 @@ def test_loading_draws_no_random_numbers(name: str, tmp_path: Path) -> None:
     before = torch.get_rng_state()
     load(tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_pretrained_model_that_was_changed_is_saved_with_its_tokenizer(tmp_path: Path) -> None:
+    model = qkv.load("shakespeare", dequantize=True)
+    with torch.no_grad():
+        model.embed.weight.mul_(1.5)
+    assert qkv.save(model, str(tmp_path / "runs" / "changed")) == tmp_path / "runs" / "changed"
+    saved, tokens = qkv.load(tmp_path / "runs" / "changed"), torch.tensor([[5, 6, 7]])
+    torch.testing.assert_close(saved(tokens), model(tokens), rtol=0, atol=0)
+    assert saved.tokenizer.encode(["To be"]) == model.tokenizer.encode(["To be"])
+
+
+def test_what_cannot_be_saved_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"\.model"):
+        qkv.save(qkv.Classifier("sentiment", device="cpu"), tmp_path / "new")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="empty"):
+        qkv.save(qkv.load("sentiment"), tmp_path)

@@ -78,7 +78,9 @@ def test_type_of_the_weights_by_name(tmp_path):
 @pytest.mark.parametrize("tied", [True, False])
 def test_round_trip(name, tied, tmp_path):
     model = build(name, tie_embeddings=tied)
-    written = convert(saved(model, tmp_path / "in"), tmp_path / "out", dtype=torch.int8)
+    written = convert(saved(model, tmp_path / "in"), str(tmp_path / "out"), dtype="int8")
+    with pytest.raises(InputError, match="bfloat16"):
+        convert(tmp_path / "in", tmp_path / "other", dtype="bfloat")
     assert json.loads((tmp_path / "out" / CONFIG).read_text())["quantization"] == "int8"
     stored = load_file(tmp_path / "out" / WEIGHTS)
     assert written.size == sum(tensor.nbytes for tensor in stored.values())

@@ -7,9 +7,19 @@ from typing import final
 from torch import nn
 
 from qkv.attention.align import Align, AlignInput
-from qkv.attention.layers import Layer, check_heads, checked_indices, require_module, select_layers
+from qkv.attention.layers import (
+    Layer,
+    check_heads,
+    checked_indices,
+    head_count,
+    require_module,
+    select_any_layers,
+    select_layers,
+)
 from qkv.attention.operator import Attend
 from qkv.attention.score_shape import Outputs, Weights, index_tensor
+from qkv.attention.torch_layers import ablating_torch_layer
+from qkv.attention.transformers_layers import ablating_layer
 from qkv.errors import InputError, ShapeError
 from qkv.registry import names_keywords
 
@@ -18,14 +28,15 @@ from qkv.registry import names_keywords
 def ablate(model: nn.Module, layer: Layer, heads: Sequence[int]) -> "Ablation":
     """Zero the output of attention heads, effective immediately.
 
-    Ablations of the same layer accumulate.
+    The output is that before the output projection. Ablations of the same layer accumulate. As with `watch`, a model of
+    the transformers library runs with its eager attention meanwhile.
 
         with qkv.ablate(model, "decoder.0.cross", heads=[0, 3]):
             output = model(source, target)
 
     Args:
-        model: A model with attention layers of qkv.
-        layer: A layer index (2: every layer with index 2) or name ("decoder", "decoder.0.cross").
+        model: A model with attention layers of qkv, of transformers, or of the class `torch.nn.MultiheadAttention`.
+        layer: A layer index (2: every layer with index 2) or name ("decoder", "decoder.0.cross"), as in `watch`.
         heads: Indices of the heads, from 0.
 
     Returns:
@@ -33,10 +44,18 @@ def ablate(model: nn.Module, layer: Layer, heads: Sequence[int]) -> "Ablation":
     """
     require_module(model, "ablate")
     heads = checked_indices("heads", heads)
-    layers = select_layers(model, [layer])
-    for name, attend in layers.items():
-        check_heads(heads, name, attend.heads)
-    return Ablation({attend: ZeroedHeads(name, heads) for name, attend in layers.items()})
+    layers = select_any_layers(model, [layer])
+    for name, module in layers.items():
+        check_heads(heads, name, head_count(module))
+    ablation = Ablation()
+    for name, module in layers.items():
+        if isinstance(module, nn.MultiheadAttention):
+            ablation.enter_context(ablating_torch_layer(module, heads))
+        elif isinstance(module, Attend):
+            ablation.enter_context(_ablating_attend(module, ZeroedHeads(name, heads)))
+        else:
+            ablation.enter_context(ablating_layer(model, module, ZeroedHeads(name, heads)))
+    return ablation
 
 
 @final
@@ -57,19 +76,18 @@ class ZeroedHeads:
 class Ablation(ExitStack):
     """Heads that are ablated until `restore` is called or the with block ends."""
 
-    def __init__(self, zeroed: dict[Attend, ZeroedHeads]) -> None:
-        super().__init__()
-        for attend, heads in zeroed.items():
-            attend.ablations = (*attend.ablations, heads)
-            self.callback(_remove_ablation, attend, heads)
-
     def restore(self) -> None:
         """Restore the heads, except those that another ablation still covers; calling it again has no effect."""
         self.close()
 
 
-def _remove_ablation(attend: Attend, heads: ZeroedHeads) -> None:
-    attend.ablations = tuple(ablation for ablation in attend.ablations if ablation is not heads)
+@contextmanager
+def _ablating_attend(attend: Attend, zeroed: ZeroedHeads) -> Iterator[None]:
+    attend.ablations = (*attend.ablations, zeroed)
+    try:
+        yield
+    finally:
+        attend.ablations = tuple(ablation for ablation in attend.ablations if ablation is not zeroed)
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from typing import TypeVar
 from torch import nn
 
 from qkv.attention.operator import Attend
+from qkv.attention.torch_layers import torch_layers
+from qkv.attention.transformers_layers import transformers_layers
 from qkv.errors import InputError
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -21,17 +23,31 @@ def require_module(model: object, function: str) -> None:
 
 
 def select_layers(model: nn.Module, layers: Layer | Sequence[Layer] | None) -> dict[str, Attend]:
-    """Return the selected layers by name, all layers for None."""
+    """Return the selected layers of qkv by name, all of them for None."""
     available = attention_layers(model)
+    if not available:
+        raise InputError(f"{type(model).__name__} has no attention layer of qkv")
+    return _matching(available, layers)
+
+
+def select_any_layers(model: nn.Module, layers: Layer | Sequence[Layer] | None) -> dict[str, nn.Module]:
+    """Return the selected layers of qkv, transformers and PyTorch by name, all of them for None."""
+    available = {**attention_layers(model), **transformers_layers(model), **torch_layers(model)}
     if not available:
         raise InputError(
             f"{type(model).__name__} has no attention layer of qkv, of transformers, or of torch.nn.MultiheadAttention"
         )
-    return matching_layers(available, layers)
+    return _matching(available, layers)
 
 
-def matching_layers(available: Mapping[str, Module], layers: Layer | Sequence[Layer] | None) -> dict[str, Module]:
-    """Return the layers that are selected by index or name, all layers for None."""
+def head_count(layer: nn.Module) -> int | None:
+    """Return the number of heads of a layer, or None if it is unknown before the first call."""
+    if isinstance(layer, nn.MultiheadAttention):
+        return layer.num_heads
+    return layer.heads if isinstance(layer, Attend) else None
+
+
+def _matching(available: Mapping[str, Module], layers: Layer | Sequence[Layer] | None) -> dict[str, Module]:
     if layers is None:
         return dict(available)
     selectors = [layers] if isinstance(layers, int | str) else layers

@@ -91,7 +91,9 @@ class Padding(Mask):
 
     def __post_init__(self) -> None:
         if not _is_integer(self.lengths, dims=1):
-            raise ShapeError("Padding takes the length of each sequence, as an integer tensor [batch]")
+            raise ShapeError(
+                "Padding takes the length of each sequence, as an integer tensor [batch]: Padding(torch.tensor([5, 3]))"
+            )
 
     def allows(self, index: Index) -> Bool[Tensor, "..."]:
         return index.key < index.per_batch(self.lengths)
@@ -259,10 +261,13 @@ def as_mask(mask: Mask | Tensor) -> Mask:
         return mask
     if mask.dtype != torch.bool or mask.ndim not in (2, 4):
         padding = mask.ndim == 2 and mask.dtype != torch.bool and not mask.is_floating_point()
+        hint = ": for a padding mask [batch, key], pass mask.bool()[:, None, None, :]" if padding else ""
+        if mask.is_floating_point():
+            hint = ": for a mask of 0 and -inf, which is added to the scores, pass mask == 0"
         raise ShapeError(
             "a mask is a boolean tensor [query, key] or [batch, heads, query, key], true where attention is allowed, "
             f"but this one is {str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
-            f"{': for a padding mask [batch, key], pass mask.bool()[:, None, None, :]' if padding else ''}"
+            f"{hint}"
         )
     return Dense(mask[None, None] if mask.ndim == 2 else mask)
 

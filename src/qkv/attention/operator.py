@@ -181,6 +181,14 @@ class Attend(nn.Module):
         self.ablations: tuple[Callable[[Tensor], Tensor], ...] = ()
         self.replacement: Callable[[int], Align] | None = None  # from the number of queries of a call to its weights
 
+    def extra_repr(self) -> str:
+        """The terms that are no modules and so have no line of their own, and the options that are no defaults."""
+        align = None if isinstance(self.align, Softmax) and self.align.temperature == 1.0 else self.align
+        terms = {"align": align, "position": self.position}
+        shown = [f"{key}={term!r}" for key, term in terms.items() if not isinstance(term, nn.Module | None)]
+        shown += [f"dropout={self.dropout}"] if self.dropout else []
+        return ", ".join([*shown, *([f"backend={self.backend!r}"] if self.backend != "auto" else [])])
+
     def forward(
         self,
         query: Float[Tensor, "batch heads query dim"],

@@ -110,7 +110,7 @@ class Index:
         return values[tuple(index if size > 1 else index * 0 for index, size in indices)]
 
     def _per_batch(self, values: int | Int[Tensor, "*batch"]) -> int | Int[Tensor, "..."]:
-        return values if isinstance(values, int) else self.per_batch(values)
+        return self.per_batch(values) if isinstance(values, Tensor) else values
 
 
 @final

@@ -112,7 +112,8 @@ def check_shapes(query: Tensor, key: Tensor | Keys, value: Tensor) -> None:
     if not len(q) == len(k) == len(v) == 4:
         raise ShapeError(
             "query, key and value must have 4 dimensions [batch, heads, length, features], "
-            f"not {len(q)}, {len(k)} and {len(v)}"
+            f"not {len(q)}, {len(k)} and {len(v)}: for one head, pass x[:, None] of x [batch, length, features]; for "
+            "several, x.unflatten(-1, (heads, -1)).transpose(1, 2)"
         )
     if not (q[0] == k[0] == v[0] and k[1] == v[1] and (q[1] == k[1] or (k[1] and q[1] % k[1] == 0))):
         raise ShapeError(
@@ -127,9 +128,10 @@ def check_shapes(query: Tensor, key: Tensor | Keys, value: Tensor) -> None:
     if not uniform and not torch.is_autocast_enabled(query.device.type):
         kinds = ", ".join(f"{str(x.dtype).removeprefix('torch.')} on {x.device}" for x in (query, keys, value))
         raise ShapeError(f"query, key and value must have the same dtype and device, but they are {kinds}")
+    if not query.is_floating_point():
+        raise InputError(f"query, key and value must be floating-point tensors, not {query.dtype}")
 
 
-TERMS = ("score", "align", "position")  # that recipes choose by name
 _CHECKED_TYPES: set[tuple[type, ...]] = set()  # combinations of types that have passed the check
 
 
@@ -141,16 +143,26 @@ def check_terms(score: object, position: object, mask: object, align: object, st
     terms = (("score", score, Score), ("align", align, Align), ("position", position, Position), ("mask", mask, Mask))
     for name, term, kind in terms:
         if not isinstance(term, kind) and (term is not None or name in ("score", "align")):
-            cls = registered(name).get(term) if isinstance(term, str) and name in TERMS else term
+            cls = _named(name, term) if isinstance(term, str) else term
             hint = f" (did you mean qkv.attention.{cls.__name__}(...)?)" if isinstance(cls, type) else ""
+            if name == "position" and hasattr(term, "at"):
+                hint = ", which is added to the embeddings before attention"
             raise InputError(f"{name} must be a qkv.attention.{kind.__name__}, not {_type_name(term)}{hint}")
     if not (start is None or isinstance(start, int | Tensor)):
         raise InputError(f"start must be an integer or an integer tensor, not {_type_name(start)}")
     _CHECKED_TYPES.add(types)
 
 
+def _named(kind: str, name: str) -> type | None:
+    """Return the class that a user means by a name: that of a recipe, or of a mask in lower case."""
+    if kind == "mask":
+        return next((mask for mask in Mask.__subclasses__() if mask.__name__.lower() == name.lower()), None)
+    return registered(kind).get(name)
+
+
 def _type_name(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    name = type(value).__name__
+    return f"the class {value.__name__}" if isinstance(value, type) else f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
 
 
 def transform_keys(

@@ -1,7 +1,7 @@
 """Record the attention weights of any model while it runs, whichever backend computes it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, final
@@ -14,17 +14,17 @@ from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.hard import in_backward
 from qkv.attention.layers import (
     Layer,
-    attention_layers,
     check_heads,
     checked_indices,
-    matching_layers,
+    head_count,
     require_module,
-    select_layers,
+    select_any_layers,
 )
+from qkv.attention.operator import Attend
 from qkv.attention.score_shape import Weights, select_along
 from qkv.attention.spec import AttentionRequest
-from qkv.attention.watch_torch import torch_layers, watching_torch_layers
-from qkv.attention.watch_transformers import transformers_layers, watching_layers
+from qkv.attention.torch_layers import watching_torch_layers
+from qkv.attention.transformers_layers import watching_layers
 from qkv.errors import InputError
 from qkv.registry import names_keywords
 from qkv.runtime.notebook import Drawable
@@ -55,7 +55,7 @@ def watch(
 
     A model of the transformers library is watched through its attention interface; it runs with its eager attention
     inside the with block, and each call of the model is a pass. Its layers are named by their paths ("h.0.attn"). So
-    are layers of the class `torch.nn.MultiheadAttention`, in models that have no others.
+    are layers of the class `torch.nn.MultiheadAttention`. One model can have layers of all these kinds.
 
     Args:
         model: Any `torch.nn.Module` with such layers.
@@ -69,58 +69,50 @@ def watch(
     require_module(model, "watch")
     heads = None if heads is None else checked_indices("heads", heads)
     queries = None if queries is None else checked_indices("queries", queries)
-    foreign, watching = _foreign_layers(model)
-    if foreign:
-        chosen = matching_layers(foreign, layers)
-        recording = AttentionRecording({name: AttentionRecord(name, heads, queries) for name in chosen})
-        with watching(model, chosen, recording), _passes_of(model, recording):
-            yield recording
-        return
-    selected = select_layers(model, layers)
-    recording = AttentionRecording({name: AttentionRecord(name, heads, queries) for name in selected})
+    selected = select_any_layers(model, layers)
     if heads is not None:
-        for name, attend in selected.items():
-            check_heads(heads, name, attend.heads)
+        for name, layer in selected.items():
+            check_heads(heads, name, head_count(layer))
+    recording = AttentionRecording({name: AttentionRecord(name, heads, queries) for name in selected})
+    own = {name: layer for name, layer in selected.items() if isinstance(layer, Attend)}
+    torch_layers = {name: layer for name, layer in selected.items() if isinstance(layer, nn.MultiheadAttention)}
+    others = {name: layer for name, layer in selected.items() if name not in own and name not in torch_layers}
+    with ExitStack() as stack:
+        stack.enter_context(_watching_own_layers(model, own, recording))
+        if torch_layers:
+            stack.enter_context(watching_torch_layers(torch_layers, recording))
+        if others:
+            stack.enter_context(watching_layers(model, others, recording))
+        yield recording
 
+
+@contextmanager
+def _watching_own_layers(
+    model: nn.Module, layers: Mapping[str, Attend], recording: "AttentionRecording"
+) -> Iterator[None]:
+    """Record the layers of qkv, and start a new pass of all records with each call of the model."""
     recording_id = next(_RECORDING_IDS)
     _ACTIVE_RECORDS[recording_id] = tuple(recording.values())
-    watchers = [Watcher(record, _handle(recording_id, index)) for index, record in enumerate(recording.values())]
+    indices = {name: index for index, name in enumerate(recording)}
+    watchers = {name: Watcher(recording[name], _handle(recording_id, indices[name])) for name in layers}
     pass_handle = _handle(recording_id)
 
     def start_pass(model: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling():
             begin_pass(pass_handle)
         else:  # the first call of a custom operator imports torch._dynamo, which takes seconds
-            for record in recording.values():
-                record.begin_pass()
+            recording.begin_pass()
 
     hook = model.register_forward_pre_hook(start_pass)
-    for attend, watcher in zip(selected.values(), watchers, strict=True):
-        attend.watchers = (*attend.watchers, watcher)
-    try:
-        yield recording
-    finally:
-        hook.remove()
-        for attend, watcher in zip(selected.values(), watchers, strict=True):
-            attend.watchers = tuple(w for w in attend.watchers if w is not watcher)
-        del _ACTIVE_RECORDS[recording_id]
-
-
-def _foreign_layers(model: nn.Module) -> tuple[Mapping[str, nn.Module], Callable[..., AbstractContextManager[None]]]:
-    """Return the attention layers of other libraries in a model by their paths, and what records their weights."""
-    if layers := transformers_layers(model):
-        return layers, watching_layers
-    return ({} if attention_layers(model) else torch_layers(model)), watching_torch_layers
-
-
-@contextmanager
-def _passes_of(model: nn.Module, recording: "AttentionRecording") -> Iterator[None]:
-    """Start a new pass of all records with each call of a model."""
-    hook = model.register_forward_pre_hook(lambda model, inputs: recording.begin_pass())
+    for name, attend in layers.items():
+        attend.watchers = (*attend.watchers, watchers[name])
     try:
         yield
     finally:
         hook.remove()
+        for name, attend in layers.items():
+            attend.watchers = tuple(w for w in attend.watchers if w is not watchers[name])
+        del _ACTIVE_RECORDS[recording_id]
 
 
 def begin_passes(model: nn.Module) -> None:

@@ -67,15 +67,24 @@ def data_paths(data: Any) -> list[Path] | None:
     if data is None:
         return None
     if is_dataset(data):
-        return [export_dataset(data)]
+        folder = export_dataset(data)
+        return [folder] if isinstance(data, Mapping) else [folder / "train.jsonl"]
     if has_rows(data):
         return [export_rows(data)]
     paths = [data] if isinstance(data, str | os.PathLike) else data
+    if not isinstance(paths, list | tuple):
+        kind = type(data).__name__
+        raise InputError(f"data must be paths, a dataset, a DataFrame or a list of dicts, not a {kind}")
     for path in paths:
         if not isinstance(path, str | os.PathLike):
             kind = type(path).__name__
             raise InputError(f"data must be paths, a dataset, a DataFrame or a list of dicts, not a list of {kind}")
     return [Path(path) for path in paths]
+
+
+def data_name(path: Path) -> str:
+    """Return the name of data in results: the path of a file of the user, and "data" for data in memory."""
+    return "data" if cache_folder().parent / EXPORTED in path.parents else str(path)
 
 
 def _is_nan(value: Any) -> bool:

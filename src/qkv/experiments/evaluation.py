@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from qkv.datasets.dataset import Dataset
-from qkv.datasets.hugging_face import data_paths
+from qkv.datasets.hugging_face import data_name, data_paths, is_dataset
 from qkv.datasets.user_files import UserFiles, user_dataset
 from qkv.errors import ConfigError, InputError
 from qkv.experiments.results import Record, record_evaluation
@@ -66,6 +66,8 @@ def evaluate(
     """
     search = GenerationConfig(num_beams=num_beams, length_penalty=length_penalty)
     splits = [split] if isinstance(split, str) else split
+    if is_dataset(data) and isinstance(data, Mapping):
+        raise InputError(f"data has the splits {', '.join(data)}: pass one of them, e.g. data[{[*data][-1]!r}]")
     session = open_evaluation(
         model, splits, data_paths(data), columns, search=search, limit=limit, strict=strict, device=device
     )
@@ -129,7 +131,7 @@ def open_evaluation(
         )
     network: Any = model if isinstance(model, nn.Module) else load(name, device=device)
     if data is None:
-        names = [" and ".join(map(str, files or []))]
+        names = [" and ".join(map(data_name, files or []))]
         data = read_files(name, run, task_class, network.config, files or [], names[0], columns, strict=strict)
         data = replace(data, notes=(*data.notes, *_training_files(run, files or [])))
     else:

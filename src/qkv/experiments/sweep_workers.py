@@ -1,6 +1,7 @@
 """Train and measure the trials of a sweep in processes of this machine, or as tasks on a Ray cluster.
 
-A trial has a process of its own with its share of the threads, so that one that is killed does not end the others.
+A trial has a process of its own with its share of the threads, so that one that is killed does not end the others. If
+the script or notebook itself registers a class, which other processes cannot import, the trials run in this process.
 Workers and the sweep exchange small files in the folder of the sweep, which the machines of a cluster share.
 """
 
@@ -9,25 +10,28 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from rich.console import Console
 
 from qkv.config import build
 from qkv.errors import QkvError
 from qkv.hub.meta_model import meta_model
 from qkv.hub.model_folder import ModelFolder
 from qkv.metrics import Metric
-from qkv.registry import load_plugin, loaded_plugins
+from qkv.registry import load_plugins, loaded_plugins, registered_in_main
 from qkv.runtime import portable
 from qkv.runtime.cluster import WorkerOptions, place_workers, start_ray
 from qkv.runtime.device import pick_device
@@ -68,7 +72,7 @@ class TrialDisplay(Display):
     """Prints like `Display`, and writes the status of a trial."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(samples=0, chart=False)
+        super().__init__(Console(force_jupyter=False), samples=0, chart=False)  # stdout is the file of messages
         self._path, self._status, self._written = path, Status(), -math.inf
         self.write(self._status)
 
@@ -97,7 +101,7 @@ class TrialJob:
     folder: Path  # of the sweep
     measures: Mapping[str, Callable[[Run, str], Mapping[str, float]]]  # by the key of their results
     force: bool
-    plugins: tuple[Path, ...]
+    plugins: tuple[Path | str, ...]
     directory: Path  # that relative paths start from
     device: str = "cpu"
     threads: int = 1
@@ -115,8 +119,7 @@ class TrialJob:
         os.chdir(self.directory)
         display = TrialDisplay(self.folder / "output" / f"{self.name}.json")
         try:
-            for plugin in self.plugins:
-                load_plugin(plugin)
+            load_plugins(self.plugins)
             self._train(display)
         except Exception as error:
             traceback.print_exc()
@@ -183,12 +186,28 @@ def run_jobs(jobs: Sequence[Job], workers: WorkerOptions, device: str, watcher: 
         write_atomically(job.folder / "output" / f"{job.name}.json", json.dumps(asdict(Status())).encode())
     if not jobs:
         return
-    run = _run_on_ray if workers.ray else _run_in_processes
+    in_processes = _run_here if registered_in_main() else _run_in_processes
+    run = _run_on_ray if workers.ray else in_processes
     for job, problem in run(jobs, workers, device, watcher):
         if problem and not read_status(job.folder, job.name).error:
             error = json.dumps(asdict(Status(error=problem)))
             write_atomically(job.folder / "output" / f"{job.name}.json", error.encode())
         watcher.finished(job.name)
+
+
+def _run_here(
+    jobs: Sequence[Job], workers: WorkerOptions, device: str, watcher: TrialWatcher
+) -> Iterator[tuple[Job, str]]:
+    """Yield each job when it has ended in this process, one at a time."""
+    threads = torch.get_num_threads()
+    for waiting in jobs:
+        job: Any = replace(waiting, device=_devices(device)[0], threads=threads)  # type: ignore[type-var]
+        watcher.update([job.name])
+        with (job.folder / "output" / f"{job.name}.txt").open("a") as output, redirect_stdout(output):
+            succeeded = job.run()
+        if succeeded and read_status(job.folder, job.name).done < 1:
+            raise KeyboardInterrupt
+        yield job, "" if succeeded else "it failed"
 
 
 def _run_in_processes(
@@ -206,7 +225,8 @@ def _run_in_processes(
             while waiting and free:
                 job: Any = replace(waiting.popleft(), device=free.popleft(), threads=threads)  # type: ignore[type-var]
                 process = context.Process(target=_run_in_process, args=(job,))
-                process.start()
+                with _hidden_main():
+                    process.start()
                 running[process.sentinel] = process, job
             watcher.update([job.name for _, job in running.values()])
             for sentinel in wait(list(running), TICK):
@@ -220,6 +240,17 @@ def _run_in_processes(
         for process, _ in running.values():
             process.join(SAVE_SECONDS)
             process.kill()
+
+
+@contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Start processes that do not import the script, which would call this again unless it checks `__name__`."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _run_in_process(job: Job) -> None:

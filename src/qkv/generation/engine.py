@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import nn
@@ -271,6 +271,14 @@ class EngineCache:
             self.reason = error.reason
             return None
         return self._engine
+
+
+def decoding_dtype(dtype: object) -> DType:
+    """Return the type of the weights in decoding by its name, which may also be given as a type of PyTorch."""
+    for name in get_args(DType):
+        if str(dtype).removeprefix("torch.") == name:
+            return cast(DType, name)
+    raise InputError(f"dtype must be one of {', '.join(get_args(DType))}, not {dtype}")
 
 
 def _weight_type(model: nn.Module) -> WeightType:

@@ -21,6 +21,7 @@ from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
 from qkv.models.transformer import Transformer
 from qkv.nn.interfaces import EncoderDecoder
+from qkv.registry import nearest
 from qkv.runtime.download import Progress
 from qkv.runtime.files import atomic_folder, check_output_folder, read_regular
 from qkv.tokenizers.library import MAX_FILE_BYTES, SPECIAL
@@ -67,9 +68,9 @@ class Converted:
 
 def convert(
     source: str | Path,
-    out: Path,
+    out: str | Path,
     to: Kind | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     bar: Callable[[str, int], AbstractContextManager[Progress]] = lambda name, size: nullcontext(lambda done: None),
 ) -> Converted:
     """Convert the model in `source` to a directory `out` in another format, optionally with another dtype.
@@ -77,6 +78,11 @@ def convert(
     The format is by default that of Hugging Face transformers; int8 weights are stored in the format of qkv only. The
     write is atomic: `out` is complete or absent.
     """
+    out = Path(out)
+    if isinstance(dtype, str):
+        if dtype not in DTYPES:
+            raise InputError(f"unknown dtype {dtype!r}{nearest(dtype, DTYPES)}")
+        dtype = DTYPES[dtype]
     check_output_folder(out)
     folder = ModelFolder(locate(source))
     network = folder.network

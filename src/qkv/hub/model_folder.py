@@ -38,7 +38,7 @@ from qkv.registry import names_keywords, nearest, registered
 from qkv.runtime.device import pick_device
 from qkv.runtime.documents import read_object, reading
 from qkv.runtime.download import Progress
-from qkv.runtime.files import file_kind
+from qkv.runtime.files import atomic_folder, check_output_folder, file_kind
 from qkv.runtime.text import printable
 from qkv.tokenizers import Tokenizer, load_tokenizer
 from qkv.types import Tensor
@@ -77,6 +77,32 @@ def save_model(
     write_tensors(weights, folder / WEIGHTS, progress)
     if tokenizer is not None:
         tokenizer.save(folder)
+
+
+@names_keywords
+def save(model: Network, folder: str | os.PathLike[str]) -> Path:
+    """Write a model with its tokenizer to a new folder, which `load`, the pipelines and all commands read.
+
+        model = qkv.load("openai-community/gpt2")
+        ...
+        qkv.save(model, "my-gpt2")
+        qkv.hub.convert("my-gpt2", "my-gpt2-hf")  # the same weights for transformers
+
+    Args:
+        model: A model of qkv, built or loaded; its weights keep their dtype.
+        folder: Folder to write, new or empty.
+
+    Returns:
+        The folder, which is complete or absent.
+    """
+    if not isinstance(model, Network):
+        hint = ": pass its .model" if isinstance(getattr(model, "model", None), Network) else ""
+        raise InputError(f"save takes a model of qkv, not {type(model).__name__}{hint}")
+    path = Path(folder)
+    check_output_folder(path)
+    with atomic_folder(path) as scratch:
+        save_model(model, model.tokenizer, scratch)
+    return path
 
 
 class ModelFolder:

@@ -14,6 +14,7 @@ from torch import nn
 
 from qkv.errors import InputError, TruncationWarning, Unsupported
 from qkv.generation import DType, Engine, EngineCache, PackedWeights
+from qkv.generation.engine import decoding_dtype
 from qkv.hub import load_as
 from qkv.hub.model_folder import model_name
 from qkv.nn.interfaces import TextEncoder
@@ -25,6 +26,13 @@ from qkv.runtime.notebook import Results, quoted
 from qkv.tokenizers import Tokenizer
 
 ModelSource = str | os.PathLike[str] | nn.Module  # a run, a folder or the name of a model, or a network
+HINTS = {  # for arguments of pipelines of transformers
+    "max_length": "max_new_tokens",
+    "beam_size": "num_beams",
+    "n_best": "num_return_sequences",
+    "do_sample": "temperature",
+    **{name: f"sampling=Sampling({name}=...)" for name in ("temperature", "top_k", "top_p")},
+}
 Input = TypeVar("Input")
 InputOf = TypeVar("InputOf", contravariant=True)
 Output = TypeVar("Output")
@@ -107,6 +115,7 @@ class DecoderPipeline(Pipeline):
             use_engine: Decode with the engine of `qkv.generation` where it supports the model; without it, a short job
                 on a GPU need not wait for kernels to be compiled.
         """
+        dtype = decoding_dtype(dtype)
         super().__init__(model, tokenizer, device)
         self._engine = EngineCache(self.model, dtype, enabled=use_engine)
         self._packed: PackedWeights | None = None
@@ -220,11 +229,13 @@ def one_or_many(
     Several inputs are a list or another iterable, and the answers are `Results`. The first parameter is named as in the
     method.
     """
-    first = keyword_names(method)[0]
+    names = keyword_names(method)
+    first = names[0]
+    hints = {name: hint for name, hint in HINTS.items() if hint.partition("=")[0] in names}
 
     @wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
-        check_keywords(method, options)
+        check_keywords(method, options, hints)
         if not args and first in options:
             args = (options.pop(first),)
         if not args:

@@ -155,8 +155,8 @@ class Run(Drawable):
             return
         if not self.overwrite:
             raise InputError(
-                f"{self.folder}: holds another run; resume it with --resume {self.folder}, replace it with "
-                "--overwrite, or choose another --output"
+                f"{self.folder}: holds another run: resume it (--resume, in Python resume={str(self.folder)!r}), "
+                "replace it (--overwrite, overwrite=True), or choose another folder (--output, output=...)"
             )
         others = [path.name for path in self.folder.iterdir() if not _is_part_of_run(path.name)]
         if others:

@@ -23,6 +23,18 @@ from qkv.training.log import DEFAULT_LOGGERS
 from qkv.training.recipe import SECTIONS, TOP_KEYS, Recipe, read_recipe, recipe_table, task_of
 from qkv.training.run import Run
 
+HINTS = {  # for arguments of trainers of other libraries
+    "learning_rate": "lr",
+    "num_train_epochs": "epochs",
+    "num_epochs": "epochs",
+    "max_epochs": "epochs",
+    "per_device_train_batch_size": "batch_size",
+    "gradient_accumulation_steps": "accumulate",
+    "max_grad_norm": "clip",
+    "output_dir": "output",
+    "train_dataset": "data",
+    "eval_dataset": "valid",
+}
 SAMPLES = 3  # outputs shown at each validation
 
 
@@ -181,7 +193,7 @@ def recipe_assignments(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str
             nested[key] = value
         elif key not in owners:
             known = {*owners, *top, *keyword_names(train)}
-            raise unexpected_keyword(key, known)
+            raise unexpected_keyword(key, known, HINTS)
         elif len(owners[key]) > 1:
             first = owners[key][0]
             tables = " or ".join(owners[key])

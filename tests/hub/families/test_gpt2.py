@@ -263,3 +263,13 @@ def test_a_model_without_transformers_counterpart_is_not_written(changes, tmp_pa
     with pytest.raises(InputError, match=f"transformers' {FAMILY.model_type} requires"):
         write_released(model, FAMILY, tmp_path)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_model_changed_in_python_has_the_same_logits_in_transformers(tmp_path):
+    theirs().save_pretrained(tmp_path / "released")
+    model, tokens = qkv.load(tmp_path / "released"), some_tokens()
+    with torch.no_grad():
+        model.embed.weight.mul_(1.5)
+    convert(qkv.save(model, tmp_path / "saved"), str(tmp_path / "converted"))
+    converted = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "converted").eval()
+    torch.testing.assert_close(model(tokens), converted(tokens).logits, rtol=1e-4, atol=1e-5)

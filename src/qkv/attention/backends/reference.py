@@ -1,5 +1,6 @@
 """Reference implementation: attention in plain PyTorch, with all terms and weights."""
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -45,6 +46,7 @@ class Reference(Backend):
         if request.shape.keys == 0:
             return inputs.scores  # no keys: align functions need at least one
         weights = request.align.compute_weights(inputs)
+        _check_shape(request.align, "weights", weights, inputs.scores.shape)
         if request.mask is None or inputs.allowed is None:
             return weights
         if request.align.zeroes_masked and request.mask.fully_masked(request.shape, inputs.allowed) is None:
@@ -56,6 +58,7 @@ class Reference(Backend):
         query = request.rotated_query()
         keys = repeat_kv(request.transformed_keys().tensor, request.groups)
         scores = request.score.compare(request.score.transform_query(query), keys)
+        _check_shape(request.score, "scores", scores, (*query.shape[:3], keys.shape[2]))
         if request.position is not None and request.position.adds_bias:
             scores = scores + request.position.bias(query, request.shape)(CellIndex(request.shape))
         allowed = None if request.mask is None else request.mask.to_dense(request.shape)
@@ -65,6 +68,15 @@ class Reference(Backend):
         # zero, and no NaN reaches the backward pass.
         scores = torch.where(allowed, scores, torch.finfo(scores.dtype).min)
         return AlignInput(scores, allowed, query, request.shape)
+
+
+def _check_shape(term: object, kind: str, result: Tensor, expected: Sequence[int]) -> None:
+    """Raise for the result of a term, such as a user's own score, that would broadcast to another shape."""
+    if tuple(result.shape) != tuple(expected):
+        raise ShapeError(
+            f"{type(term).__name__} returned {kind} of shape {list(result.shape)}, not {list(expected)} "
+            "[batch, heads, query, key]"
+        )
 
 
 def repeat_kv(x: Float[Tensor, "batch kv_heads key dim"], groups: int) -> Float[Tensor, "batch heads key dim"]:

@@ -16,7 +16,7 @@ from qkv.errors import InputError, QkvError
 from qkv.experiments.claims.claim import SampledClaim, Scale
 from qkv.experiments.claims.measurements import Measurements, Sample, merge
 from qkv.experiments.sweep_workers import Status, read_status
-from qkv.registry import load_plugin, loaded_plugins, lookup
+from qkv.registry import load_plugins, loaded_plugins, lookup
 from qkv.runtime import provenance
 from qkv.runtime.documents import read_object
 from qkv.runtime.files import write_atomically
@@ -40,7 +40,7 @@ class SampleJob:
     scale: Scale
     seed: int
     folder: Path
-    plugins: tuple[Path, ...]
+    plugins: tuple[Path | str, ...]
     directory: Path  # that relative paths start from
     device: str = "cpu"
     threads: int = 1
@@ -62,8 +62,7 @@ class SampleJob:
         began = time.monotonic()
         self._write_status(Status(0.0, "measuring"))
         try:
-            for plugin in self.plugins:
-                load_plugin(plugin)
+            load_plugins(self.plugins)
             sample = lookup("claim", self.claim)().sample_of(self.scale, self.seed, self.device)
         except Exception as error:
             traceback.print_exc()

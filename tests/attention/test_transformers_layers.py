@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.attention.watch_transformers import QKV_WATCH
+from qkv.attention.transformers_layers import QKV_EAGER
 from qkv.errors import InputError
 
 transformers = pytest.importorskip("transformers")
@@ -131,7 +131,7 @@ def test_recordings_nest_and_an_error_inside_restores_the_model():
     with torch.no_grad(), qkv.watch(model) as outer:
         with qkv.watch(model, layers=0) as inner:
             model(**inputs)
-        assert model.config._attn_implementation == QKV_WATCH
+        assert model.config._attn_implementation == QKV_EAGER
         model(**inputs)
     with pytest.raises(ZeroDivisionError), qkv.watch(model):
         raise ZeroDivisionError
@@ -146,3 +146,61 @@ def test_a_model_without_the_interface_is_refused_with_the_reason():
         pass
     with pytest.raises(InputError, match="no attention layer"), qkv.watch(torch.nn.Linear(2, 2)):
         pass
+
+
+def without_heads(model, projection, columns, inputs):
+    """The output of a model with features of the input of an output projection set to zero."""
+
+    def zero(module, args):
+        return (args[0].index_fill(-1, torch.tensor(columns), 0.0),)
+
+    hook = model.get_submodule(projection).register_forward_pre_hook(zero)
+    try:
+        return model(**inputs)[0]
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize(
+    ("build", "projection"),
+    [
+        (bert, "encoder.layer.1.attention.output.dense"),
+        (gpt2, "transformer.h.1.attn.c_proj"),
+        (llama, "model.layers.1.self_attn.o_proj"),
+        (gemma2, "model.layers.1.self_attn.o_proj"),
+    ],
+)
+@torch.no_grad()
+def test_ablated_heads_are_zero_before_the_output_projection(build, projection):
+    model, inputs, _ = build()
+    model.eval()
+    before, implementation = model(**inputs)[0], model.config._attn_implementation
+    expected = without_heads(model, projection, [4, 5, 6, 7, 12, 13, 14, 15], inputs)
+    with qkv.ablate(model, 1, [1, 3]):
+        torch.testing.assert_close(model(**inputs)[0], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model(**inputs)[0], before)
+    assert model.config._attn_implementation == implementation
+
+
+@torch.no_grad()
+def test_ablations_and_recordings_overlap_in_any_order():
+    model, inputs, name = gpt2()
+    model.eval()
+    before, implementation = model(**inputs)[0], model.config._attn_implementation
+    first = qkv.ablate(model, 0, [0])
+    with qkv.watch(model) as seen:
+        first.restore()
+        model(**inputs)
+        second = qkv.ablate(model, 0, [1])
+    assert seen[name.format(1)].weights.shape == (2, 4, 5, 5)
+    assert model.config._attn_implementation == QKV_EAGER
+    assert not torch.allclose(model(**inputs)[0], before)
+    second.restore()
+    assert model.config._attn_implementation == implementation
+    torch.testing.assert_close(model(**inputs)[0], before)
+
+
+def test_a_head_that_a_layer_does_not_have_is_an_error_of_the_call():
+    model, inputs, _ = gpt2()
+    with qkv.ablate(model, 0, [4]), pytest.raises(InputError, match="head 4"):
+        model(**inputs)

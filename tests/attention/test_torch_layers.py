@@ -67,3 +67,71 @@ def test_what_has_no_attention_layer_is_named():
         pass
     with pytest.raises(InputError, match="head"), qkv.watch(nn.MultiheadAttention(8, 2), heads=[2]):
         pass
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@torch.no_grad()
+def test_ablated_heads_contribute_nothing_to_the_output_of_a_layer(batch_first):
+    layer, states = nn.MultiheadAttention(8, 2, batch_first=batch_first).eval(), torch.randn(2, 4, 8)
+    rows = states if batch_first else states.transpose(0, 1)
+    _, weights = layer(states, states, states, average_attn_weights=False)
+    value = (rows @ layer.in_proj_weight[16:].T + layer.in_proj_bias[16:]).unflatten(-1, (2, 4)).transpose(1, 2)
+    heads = (weights @ value)[:, :1].transpose(1, 2).flatten(2)  # of head 0 only
+    expected = heads @ layer.out_proj.weight[:, :4].T + layer.out_proj.bias
+    keys = [*layer.state_dict()]
+    with qkv.ablate(layer, "attention", [1]), qkv.watch(layer) as seen:
+        output, _ = layer(states, states, states)
+        assert [*layer.state_dict()] == keys
+    torch.testing.assert_close(output if batch_first else output.transpose(0, 1), expected)
+    torch.testing.assert_close(seen["attention"].weights, weights)
+
+
+@torch.no_grad()
+def test_ablations_of_an_encoder_accumulate_and_are_restored_in_any_order():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 4, 16, batch_first=True), 2).eval()
+    states = torch.randn(2, 4, 8)
+
+    def run():
+        return encoder(states, src_key_padding_mask=PADDING)[~PADDING]
+
+    with qkv.ablate(encoder, 0, [0, 1]):
+        both = run()
+    before = run()
+    first = qkv.ablate(encoder, 0, [0])
+    second = qkv.ablate(encoder, 0, [1])
+    torch.testing.assert_close(run(), both)
+    first.restore()
+    assert not torch.allclose(run(), both)
+    second.restore()
+    torch.testing.assert_close(run(), before)
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in encoder.modules())
+
+
+def test_a_layer_is_intact_after_a_call_that_fails_while_it_is_ablated():
+    layer, states = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(2, 4, 8)
+    before = layer(states, states, states)[0]
+    with qkv.ablate(layer, "attention", [1]), pytest.raises(AssertionError):
+        layer(states[..., :4], states, states)
+    torch.testing.assert_close(layer(states, states, states)[0], before)
+    with pytest.raises(InputError, match="head 2"):
+        qkv.ablate(layer, "attention", [2])
+
+
+def test_layers_of_qkv_and_of_pytorch_are_watched_in_one_model():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = qkv.attention.Attend()
+            self.second = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            h = self.first(x[:, None], x[:, None], x[:, None]).output[:, 0]
+            return self.second(h, x, x)[0]
+
+    model = Mixed()
+    with qkv.watch(model) as seen:
+        model(torch.randn(2, 4, 8))
+        model(torch.randn(2, 3, 8))
+    shapes = {"first": [(2, 1, 4, 4), (2, 1, 3, 3)], "second": [(2, 2, 4, 4), (2, 2, 3, 3)]}
+    assert {name: record.shapes for name, record in seen.items()} == shapes

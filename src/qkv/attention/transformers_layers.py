@@ -1,13 +1,13 @@
-"""Record the attention weights of models of the transformers library, through its attention interface.
+"""Record weights and ablate heads of models of the transformers library, through its attention interface.
 
-While a model is watched, its attention implementation is QKV_WATCH: the model's own eager function, which computes the
-weights, with eager masks. What the eager function adds to the scores (position biases, soft caps, sinks) is therefore
-in the weights. The implementation that the model had before is restored afterwards.
+While a model is watched or ablated, its attention implementation is QKV_EAGER: the model's own eager function, which
+computes the weights, with eager masks. What the eager function adds to the scores (position biases, soft caps, sinks)
+is therefore in the weights. The implementation that the model had before is restored afterwards.
 """
 
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,11 +18,13 @@ from qkv.attention.score_shape import select_along
 from qkv.errors import InputError
 from qkv.types import Tensor
 
-QKV_WATCH = "qkv_watch"  # name of the attention implementation
+QKV_EAGER = "qkv_eager"  # name of the attention implementation
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # what a forward method calls its attention function through
 EAGER = "eager_attention_forward"  # of the Python module that defines a layer
 
 _RECORDS: dict[nn.Module, tuple[Any, ...]] = {}  # the records of each watched layer
+_ABLATIONS: dict[nn.Module, tuple[Callable[[Tensor], Tensor], ...]] = {}  # what changes the output of a layer
+_REPLACED: dict[int, tuple[str, int]] = {}  # the implementation of a config before, and how many blocks replace it
 
 
 def transformers_layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -33,7 +35,7 @@ def transformers_layers(model: nn.Module) -> dict[str, nn.Module]:
     if not layers:
         raise InputError(
             f"{type(model).__name__} does not use the attention interface of transformers ({INTERFACE}): only models "
-            "that do, such as BertModel, GPT2LMHeadModel and ViTModel, can be watched"
+            "that do, such as BertModel, GPT2LMHeadModel and ViTModel, can be watched or ablated"
         )
     return layers
 
@@ -56,24 +58,54 @@ def _eager_function(module: nn.Module) -> Any:
 @contextmanager
 def watching_layers(model: nn.Module, layers: Mapping[str, nn.Module], records: Mapping[str, Any]) -> Iterator[None]:
     """Add the weights of each layer to the record of the same name."""
+    with _eager_attention(model):
+        for name, layer in layers.items():
+            _RECORDS[layer] = (*_RECORDS.get(layer, ()), records[name])
+        try:
+            yield
+        finally:
+            for name, layer in layers.items():
+                _remove(_RECORDS, layer, records[name])
+
+
+@contextmanager
+def ablating_layer(model: nn.Module, layer: nn.Module, zeroed: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Apply `zeroed` to the output [batch, heads, query, dim] of a layer."""
+    with _eager_attention(model):
+        _ABLATIONS[layer] = (*_ABLATIONS.get(layer, ()), zeroed)
+        try:
+            yield
+        finally:
+            _remove(_ABLATIONS, layer, zeroed)
+
+
+def _remove(table: dict[nn.Module, tuple[Any, ...]], layer: nn.Module, entry: Any) -> None:
+    left = tuple(other for other in table[layer] if other is not entry)
+    if left:
+        table[layer] = left
+    else:
+        del table[layer]
+
+
+@contextmanager
+def _eager_attention(model: nn.Module) -> Iterator[None]:
+    """Set the attention implementation; the last of overlapping blocks to end restores the one before."""
     _register()
     models = _pretrained_models(model)
-    configs = {id(config): config for part in models for config in _configs(part.config)}
-    implementations = [(config, config._attn_implementation) for config in configs.values()]
-    previous = {layer: _RECORDS.get(layer, ()) for layer in layers.values()}
+    configs = list({id(config): config for part in models for config in _configs(part.config)}.values())
+    for config in configs:
+        before, blocks = _REPLACED.get(id(config), (config._attn_implementation, 0))
+        _REPLACED[id(config)] = before, blocks + 1
     try:
         for part in models:
-            part.set_attn_implementation(QKV_WATCH)
-        for name, layer in layers.items():
-            _RECORDS[layer] = (*previous[layer], records[name])
+            part.set_attn_implementation(QKV_EAGER)
         yield
     finally:
-        for config, implementation in implementations:  # setting that of a config also sets those inside it
-            config._attn_implementation = implementation
-        for layer, before in previous.items():
-            _RECORDS.pop(layer, None)
-            if before:
-                _RECORDS[layer] = before
+        for config in configs:  # setting that of a config also sets those inside it
+            before, blocks = _REPLACED.pop(id(config))
+            config._attn_implementation = before if blocks == 1 else QKV_EAGER
+            if blocks > 1:
+                _REPLACED[id(config)] = before, blocks - 1
 
 
 def _configs(config: Any) -> Iterator[Any]:
@@ -88,14 +120,14 @@ def _register() -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
-    AttentionInterface.register(QKV_WATCH, attention_forward)
-    AttentionMaskInterface.register(QKV_WATCH, eager_mask)
+    AttentionInterface.register(QKV_EAGER, attention_forward)
+    AttentionMaskInterface.register(QKV_EAGER, eager_mask)
 
 
 def attention_forward(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Run the eager attention of a layer, and add its weights before dropout to the layer's records."""
+    """Run the eager attention of a layer, record its weights before dropout, and zero the output of ablated heads."""
     eager = _eager_function(module)
     output, weights = eager(module, query, key, value, attention_mask, **options)
     if records := _RECORDS.get(module):
@@ -104,4 +136,6 @@ def attention_forward(
                 _, weights = eager(module, query, key, value, attention_mask, **{**options, "dropout": 0.0})
             for record in records:
                 record.add_weights(select_along(weights.detach(), 1, record.heads))
+    for zeroed in _ABLATIONS.get(module, ()):
+        output = zeroed(output.transpose(1, 2)).transpose(1, 2)  # [batch, query, heads, dim]
     return output, weights

@@ -115,6 +115,21 @@ def test_layers_that_share_their_tokens_store_them_once() -> None:
     assert [(m["rows"], m["columns"]) for m in example["maps"]] == [(0, 1), (1, 1)]
 
 
+@pytest.mark.parametrize(
+    ("model", "name"), [("/home/ann/folders/bert", "folders/bert"), ("runs/demo", "runs/demo"), ("dates", "dates")]
+)
+def test_the_name_of_a_model_is_the_end_of_an_absolute_path(model: str, name: str) -> None:
+    payload = build_payload([random_answer(3, 1, 1)], model=model)
+    assert payload["title"] == f"Attention of {name}"
+    assert payload["model"] == payload["examples"][0]["model"] == name
+
+
+def test_models_whose_paths_end_alike_keep_their_paths() -> None:
+    paths = ["/a/bert/model", "/b/bert/model"]
+    payload = build_payload([random_answer(3, 1, 1)] * 2, model=paths)
+    assert [example["model"] for example in payload["examples"]] == paths
+
+
 def test_a_title_with_undecodable_bytes_still_gives_a_page(tmp_path: Path) -> None:
     path = save_page([Answer("\udcff", "\udcff", 0.0)], tmp_path / "page.html", title="run-\udcff")
     assert "<title>run-?</title>" in path.read_text(encoding="utf-8")

@@ -69,6 +69,7 @@ def draw_curves(curves: Sequence[Curve], title: str, scale: float = 1.0) -> "Fig
     numbers = [value for curve in curves for value in curve.values]
     if min(numbers) > 0 and max(numbers) > LOG_RATIO * min(numbers):
         axes.set_yscale("log")
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     axes.set_xlabel("step", color=TEXT)
     _finish(axes, title)
     axes.grid(axis="y", color=GRID, linewidth=0.8)

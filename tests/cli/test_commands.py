@@ -344,7 +344,7 @@ def test_view_opens_its_page_and_names_the_model_in_it(
     assert qkv("view", run, TEXTS[0], "--num-beams", 3, "--page", page, "--open").code == 0
     assert opened == [page.as_uri()]
     text = page.read_text(encoding="utf-8")
-    assert f"<title>Attention: {html.escape(f'{run}, {TEXTS[0]}')}</title>" in text
+    assert f"<title>Attention: {html.escape(f'{run.parent.name}/{run.name}, {TEXTS[0]}')}</title>" in text
     assert '"beams":{"hypotheses":' in text
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from qkv.errors import InputError
+from qkv.interpret.attention_probe import TextAnswer
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.visualize import save_page
 from qkv.visualize.explorer import build_payload
@@ -128,6 +129,14 @@ def test_models_whose_paths_end_alike_keep_their_paths() -> None:
     paths = ["/a/bert/model", "/b/bert/model"]
     payload = build_payload([random_answer(3, 1, 1)] * 2, model=paths)
     assert [example["model"] for example in payload["examples"]] == paths
+
+
+@pytest.mark.parametrize(("tokens", "reason"), [(400, "a text of 400 tokens"), (20, "token by token")])
+def test_a_note_says_why_there_is_no_operator(tokens: int, reason: str) -> None:
+    answer = TextAnswer("text", "", 0.0, random_answer(tokens, 1, 1).attention)
+    (example,) = build_payload([answer])["examples"]
+    assert example["operators"] == []
+    assert reason in example["operator_note"]
 
 
 def test_a_title_with_undecodable_bytes_still_gives_a_page(tmp_path: Path) -> None:

@@ -134,6 +134,16 @@ def test_ablated_heads_and_masked_tokens_are_sent_and_their_effect_is_shown(driv
     WebDriverWait(driver, 10).until(lambda _: page.text("heading").endswith("ABCD?"))
 
 
+def test_disabled_changes_say_what_to_select(driver: WebDriver, server: Server) -> None:
+    page = ServedPage(driver, server, "#input=abcd")
+    page.until("heading", "ABCD")
+    assert page.one("#ablate").get_attribute("title") == "Select a head first"
+    assert page.one("#mask").get_attribute("title") == "Click on a token of the input first"
+    page.tokens("heads")[1].click()
+    page.tokens("cols")[2].click()
+    assert [page.one(f"#{name}").get_attribute("title") for name in ("ablate", "mask")] == ["", ""]
+
+
 def test_an_answer_is_kept_and_compared_with_others(driver: WebDriver, server: Server) -> None:
     driver.get_log("browser")
     page = ServedPage(driver, server, "#input=abcd")

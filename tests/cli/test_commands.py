@@ -215,6 +215,8 @@ def test_empty_lines_keep_the_line_count(qkv: Command, run: Path) -> None:
     assert "did you mean --input?" in qkv("translate", run, "--file", "x").error
     assert "did you mean --set train.batch_size=...?" in qkv("train", "dates-gru", "--batch-size", 3).error
     assert "did you mean" not in qkv("translate", run, "--epochs", 3).error
+    for option in ("--output", "--out", "--html"):
+        assert "did you mean --page?" in qkv("view", run, TEXTS[0], option, "page.html").error
     assert "single target language" in qkv("translate", run, TEXTS[0], "--target", "fr").error
 
 
@@ -342,7 +344,7 @@ def test_view_opens_its_page_and_names_the_model_in_it(
     assert qkv("view", run, TEXTS[0], "--num-beams", 3, "--page", page, "--open").code == 0
     assert opened == [page.as_uri()]
     text = page.read_text(encoding="utf-8")
-    assert f"<title>Attention: {html.escape(f'{run}, {TEXTS[0]}')}</title>" in text
+    assert f"<title>Attention: {html.escape(f'{run.parent.name}/{run.name}, {TEXTS[0]}')}</title>" in text
     assert '"beams":{"hypotheses":' in text
 
 

@@ -43,7 +43,8 @@ def test_the_page_holds_the_answers_of_both_models_in_turn(qkv, folders, tmp_pat
     expected = [(TEXT, "one"), (TEXT, "two"), ("a cat", "one"), ("a cat", "two")]
     assert [(each["source"], Path(each["model"]).name) for each in examples] == expected
     text = page.read_text(encoding="utf-8")
-    both = f"Attention: {folders['one']} and {folders['two']}, {TEXT}"
+    parent = Path(folders["one"]).parent.name
+    both = f"Attention: {parent}/one and {parent}/two, {TEXT}"
     assert f"<title>{html.escape(both)}</title>" in text
     assert '"view":"compare"' in text
     assert examples[0]["maps"][0]["weights"] != examples[1]["maps"][0]["weights"]

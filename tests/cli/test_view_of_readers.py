@@ -116,6 +116,11 @@ def test_invalid_arguments_are_errors_and_nothing_is_written(qkv, folders, tmp_p
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(("model", "data"), [("shapes", "shapes"), ("digits", "fsdd")])
+def test_without_an_image_or_recording_the_error_names_the_command_that_writes_some(qkv, model, data):
+    assert f"qkv data show {data} --output FOLDER" in qkv("view", model).error
+
+
 def test_a_pretrained_model_without_its_data_needs_a_text(qkv, tmp_path, monkeypatch):
     for name in ("QKV_DATA", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))

@@ -63,9 +63,9 @@ TEXT = "plain loud fine dull"
 FINE, LOUD = 2, 1  # units of TEXT
 
 
-def bag_of_words(words, strength: float = 8.0) -> Explainable:
+def bag_of_words(words, strength: float = 8.0, target: str | None = None) -> Explainable:
     model = BagOfWords(words, strength).eval()
-    return TextClassification(Classifier(model, device="cpu"), TEXT)
+    return TextClassification(Classifier(model, device="cpu"), TEXT, target)
 
 
 class Sum(Explainable):

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from html import unescape
 
 import pytest
 from fastapi.testclient import TestClient
@@ -209,3 +210,24 @@ def test_every_endpoint_is_described(client):
     page = client.get("/docs").text
     assert all(f" {path}</code>" in page for path in paths)
     assert "http" not in page  # no outside requests
+
+
+def test_the_example_of_each_endpoint_is_answered_by_a_loaded_model(client):
+    page = client.get("/docs").text
+    forms = re.findall(r'<form data-path="([^"]*)"><textarea[^>]*>(.*?)</textarea>', page)
+    assert {path for path, _ in forms} >= {"/v1/completions", "/v1/embeddings", "/translate", "/tag", "/attention"}
+    for path, escaped in forms:
+        body = unescape(escaped)
+        assert f"curl testserver{path} -H 'Content-Type: application/json' -d '{body}'" in unescape(page)
+        if "image" not in json.loads(body):
+            assert client.post(path, json=json.loads(body)).status_code == 200, (path, body)
+
+
+def test_the_page_says_which_endpoints_no_model_has(folders):
+    with TestClient(create_app([str(folders["gpt"])], ServeSettings(device="cpu"))) as client:
+        page = client.get("/docs").text
+        assert "No loaded model" not in page.split("/v1/completions</code></h2>")[1].split("<h2")[0]
+        assert "No loaded model" in page.split("/translate</code></h2>")[1].split("<h2")[0]
+        refused = client.post("/translate", json={"input": "a"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == "no loaded model has /translate; loaded: gpt"

@@ -46,7 +46,12 @@ MEMORY_OPTIONS = (
 # Click's UsageError; some versions of typer depend on click, others vendor it.
 UsageError: Any = typer.BadParameter.__base__
 
-OTHER_NAMES = {"--file": "--input", "--out": "--output"}  # options of other tools
+OTHER_NAMES = {  # options of other tools and of other commands
+    "--file": ("--input",),
+    "--out": ("--output", "--page"),
+    "--output": ("--page",),
+    "--html": ("--page",),
+}
 app = typer.Typer(
     name="qkv",
     help="Train, run and inspect attention models.",
@@ -166,7 +171,7 @@ def _other_name(error: Any) -> str | None:
     if name is None or context is None:
         return None
     options = {option for parameter in context.command.params for option in parameter.opts}
-    if (other := OTHER_NAMES.get(name)) in options:
+    if other := next((option for option in OTHER_NAMES.get(name, ()) if option in options), None):
         return other
     from qkv.tasks.base.train_config import TrainConfig
 
@@ -179,11 +184,11 @@ def _usage_error(error: Any) -> int:
     if "\n" in message:  # called without a command: the message is the help text
         console.info(message)
         return BAD_INPUT
-    if possible := getattr(error, "possibilities", None):  # of an unknown option
+    if option := _other_name(error):
+        message = f"{error.message.rstrip('.')} (did you mean {option}?)"
+    elif possible := getattr(error, "possibilities", None):  # of an unknown option
         word = getattr(error, "option_name", "").lstrip("-")
         possible = [name for name in possible if word in name] or possible  # --num-beams for --beam
         message = f"{error.message.rstrip('.')} (did you mean {' or '.join(sorted(possible))}?)"
-    elif option := _other_name(error):
-        message = f"{message.rstrip('.')} (did you mean {option}?)"
     command = error.ctx.command_path if error.ctx else "qkv"
     return _print_error(f"{message.rstrip('.')} (see {command} --help)", BAD_INPUT)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, Strict
 
-from qkv.datasets.dataset import Dataset, DatasetConfig, FilePath
+from qkv.datasets.dataset import YOURS, Dataset, DatasetConfig, FilePath
 from qkv.datasets.formats.folders import find_splits
 from qkv.datasets.formats.roles import Role
 from qkv.datasets.formats.text_files import hold_out
@@ -26,7 +26,7 @@ FilePaths = Annotated[tuple[FilePath, ...], Strict(False)]
 class UserFiles(DatasetConfig):
     """Files of the user: training files, and optionally validation and test files."""
 
-    license = "yours"
+    license = YOURS
     usage: ClassVar[str]  # message if no training files are set
     description: ClassVar[str]  # of the examples, in messages
     section: ClassVar[str]  # of the page on formats

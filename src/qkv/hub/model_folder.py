@@ -273,6 +273,11 @@ def model_name(model: object) -> str:
     return str(os.fspath(model))
 
 
+def short_name(model: str) -> str:
+    """Return the name of a model in titles: the last two parts of an absolute path, any other name as it is."""
+    return "/".join(Path(model).parts[-2:]) if Path(model).is_absolute() else model
+
+
 def named_folder(folder: str | os.PathLike[str]) -> Path:
     """Return a folder: a path that exists, or the folder of a pretrained model of this name."""
     path = Path(folder)

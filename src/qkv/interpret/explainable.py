@@ -18,6 +18,7 @@ from qkv.attention.score_shape import Weights
 from qkv.errors import InputError
 from qkv.nn.multi_head import MultiHeadAttention
 from qkv.nn.quantized import is_quantized
+from qkv.pipelines.output import Candidate
 from qkv.types import Bool, Float, Int, Tensor
 
 NO_UNIT = -1  # owner of a position that belongs to no unit, such as [CLS]
@@ -67,6 +68,7 @@ class Explainable(ABC):
     outputs: tuple[str, ...]  # display text of each explained output
     classes: Int[Tensor, "outputs"]  # index of each output among the classes: the label or the token id
     rows: list[int]  # index of each output in the prediction
+    labels: tuple[Candidate, ...] = ()  # all labels with their probabilities, most likely first; none of a text
 
     def __init__(self, model: Any, units: tuple[str, ...], owner: Int[Tensor, "positions"]) -> None:
         self.model = model

@@ -10,6 +10,7 @@ from qkv.models.han import HAN, PADDING
 from qkv.nn.pooling import AttentionPooling
 from qkv.pipelines.classifier import Classifier
 from qkv.pipelines.inputs.text_inputs import SentenceExampleEncoder, WordExampleEncoder
+from qkv.pipelines.output import Candidate
 from qkv.registry import nearest
 from qkv.tokenizers.words import split_words
 from qkv.types import Bool, Float, Int, Tensor
@@ -23,7 +24,9 @@ class Classified(Explainable):
         labels = self.model.labels
         self.explain_outputs("", [""], [0])
         with torch.no_grad():
-            predicted = int(self.forward(self.everything())[0, 0].argmax())
+            probabilities = self.forward(self.everything())[0, 0].float().softmax(dim=-1).tolist()
+        predicted = probabilities.index(max(probabilities))
+        self.labels = tuple(sorted(map(Candidate, labels, probabilities), key=lambda label: -label.probability))
         if target is not None and target not in labels:
             raise InputError(f"unknown label {target!r}{nearest(target, labels)}")
         chosen = predicted if target is None else labels.index(target)

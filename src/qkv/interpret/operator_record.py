@@ -16,6 +16,8 @@ from qkv.attention.score import DotProduct
 from qkv.attention.spec import AttentionRequest
 from qkv.types import Tensor
 
+MATRICES = 3  # of a head with a number for each query and key: scores, allowed, weights
+
 
 class HeadOperator(NamedTuple):
     """One head of a layer on one input: scores = score(query, key), weights = align(mask(scores))."""
@@ -91,7 +93,7 @@ def _numbers(request: AttentionRequest) -> int:
     """Return the size of the record of one head."""
     shape, features = request.shape, request.query.shape[-1]
     values = request.value.shape[-1]
-    return (shape.queries + shape.keys) * (features + values) + 3 * shape.queries * shape.keys
+    return (shape.queries + shape.keys) * (features + values) + MATRICES * shape.queries * shape.keys
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 
 from qkv import __version__
 from qkv.serve import openai_routes, task_routes
-from qkv.serve.api_page import POLICY, api_page
+from qkv.serve.api_page import POLICY, Server, api_page
 from qkv.serve.errors import RESPONSES, RequestError, add_handlers
 from qkv.serve.example_inputs import example_input
 from qkv.serve.loaded import ModelPool
@@ -96,7 +96,10 @@ async def explorer(served: ServedModels) -> HTMLResponse:
 @status_router.get("/docs", response_class=HTMLResponse, include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
     """Return the OpenAPI description as a page."""
-    return HTMLResponse(api_page(request.app.openapi()), headers={"Content-Security-Policy": POLICY})
+    served: Served | None = request.app.state.served
+    models = served.pool.by_endpoint() if served else {}
+    page = api_page(Server(request.app.openapi(), request.url.netloc, models))
+    return HTMLResponse(page, headers={"Content-Security-Policy": POLICY})
 
 
 @status_router.get("/health", summary="Liveness check")

@@ -161,11 +161,13 @@ class ModelPool:
     def get(self, name: str | None, endpoint: str) -> tuple[LoadedModel, Any]:
         """Return a model and its pipeline for an endpoint; without a name, the only model that has the endpoint."""
         if name is None:
-            fitting = [model for model in self.models.values() if endpoint in model.pipelines]
-            if len(fitting) == 1:
-                return fitting[0], fitting[0].pipelines[endpoint]
-            choice = ", ".join(model.name for model in fitting) or "none of the loaded ones has this endpoint"
-            raise RequestError(400, f"model: name one of the models with {endpoint}: {choice}", param="model")
+            fitting = self.by_endpoint().get(endpoint, [])
+            if not fitting:
+                raise RequestError(400, f"no loaded model has {endpoint}; loaded: {', '.join(self.models)}")
+            if len(fitting) > 1:
+                choice = ", ".join(fitting)
+                raise RequestError(400, f"model: name one of the models with {endpoint}: {choice}", param="model")
+            (name,) = fitting
         model = self.find(name)
         if endpoint not in model.pipelines:
             endpoints = ", ".join(sorted(model.pipelines))
@@ -173,6 +175,14 @@ class ModelPool:
                 400, f"model {name!r} ({model.kind}) has no {endpoint}; available endpoints: {endpoints}", param="model"
             )
         return model, model.pipelines[endpoint]
+
+    def by_endpoint(self) -> dict[str, list[str]]:
+        """Return the names of the models of each endpoint."""
+        names: dict[str, list[str]] = {}
+        for model in self.models.values():
+            for endpoint in model.pipelines:
+                names.setdefault(endpoint, []).append(model.name)
+        return names
 
     def find(self, name: str) -> LoadedModel:
         """Return the model with a name."""

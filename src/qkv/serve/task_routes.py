@@ -279,7 +279,7 @@ async def attention(body: AttentionRequestBody, served: ServedModels) -> Attenti
         model,
         object(),
         [body.input],
-        lambda texts: [build_payload([attend(texts[0], options)], model=model.name, command="qkv serve")],
+        lambda texts: [build_payload([attend(texts[0], options)], model=model.name)],
     )
     result: AttentionPayload = payload
     return result

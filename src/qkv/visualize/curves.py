@@ -55,6 +55,8 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
 
 def draw_curves(curves: Sequence[Curve], title: str, scale: float = 1.0) -> "Figure":
     """Plot curves over the training step; `scale` is 100 for percent. Those with the same label share a colour."""
+    from matplotlib.ticker import MaxNLocator
+
     figure = new_figure(WIDTH, CURVE_HEIGHT)
     axes = figure.add_axes((0, 0, 1, 1))
     labels = list(dict.fromkeys(curve.label for curve in curves))
@@ -69,6 +71,7 @@ def draw_curves(curves: Sequence[Curve], title: str, scale: float = 1.0) -> "Fig
     numbers = [value for curve in curves for value in curve.values]
     if min(numbers) > 0 and max(numbers) > LOG_RATIO * min(numbers):
         axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     axes.set_xlabel("step", color=TEXT)
     _finish(axes, title)
     axes.grid(axis="y", color=GRID, linewidth=0.8)

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from qkv.datasets.dataset import Dataset
+from qkv.datasets.dataset import YOURS, Dataset
 from qkv.datasets.examples.tagged import Tagged
 from qkv.errors import InputError
-from qkv.hub.model_folder import ModelFolder, locate, model_name
+from qkv.hub.model_folder import ModelFolder, locate, model_name, named_folder
 from qkv.nn.interfaces import Model
 from qkv.pipelines.pipeline import ModelSource
 from qkv.registry import names_keywords
 from qkv.runtime.notebook import quoted
-from qkv.training.run import open_run
+from qkv.training.run import find_run, open_run
 from qkv.visualize.views import Compared, View, ViewOptions, find_view
 
 HEIGHT = 640  # pixels of the page in a notebook
@@ -122,7 +122,7 @@ def run_view(
     name, what, shown = _find(model, device)
     check_supported(what, shown, {**values, "compare": compare})
     if not sources and not shown.default_inputs:
-        raise InputError(f"{what}: pass {shown.inputs}")
+        raise InputError(f"{what}: pass {shown.inputs}{_examples_of(shown)}")
     other = None
     if compare is not None:
         other = _find(compare, device)
@@ -161,6 +161,15 @@ def _find(model: ModelSource, device: str) -> _FoundView:
     view_class = find_view(folder)
     view = view_class(Path(name), device, lambda: _test_data(name, view_class.inputs))
     return _FoundView(name, f"{name} is a {folder.network.__name__}", view)
+
+
+def _examples_of(shown: View) -> str:
+    """Return how to get files such as those that a run was trained on, or ""."""
+    saved = shown.reads_files and isinstance(shown.run, Path) and named_folder(shown.run).exists()
+    run = find_run(shown.run) if saved else None
+    if run is None or run.recipe.data.license == YOURS:
+        return ""
+    return f"; qkv data show {run.recipe.data.registered_name} --output FOLDER writes examples of its data"
 
 
 def _test_data(name: str, inputs: str) -> Dataset[Any]:

@@ -75,6 +75,7 @@ class View:
 
     model_class: ClassVar[type[Any]] = object
     inputs: ClassVar[str] = "a text"
+    reads_files: ClassVar[bool] = False  # whether the inputs are files, such as images
     default_inputs: ClassVar[bool] = False  # whether there are examples to show if no inputs are passed
     options: ClassVar[frozenset[str]] = frozenset({"document", "page", "png", "layer", "head", "compare"})
     save_png: ClassVar[Callable[..., Path]] = staticmethod(save_png)  # of one answer
@@ -194,6 +195,7 @@ class SpeechView(View):
 
     model_class = EncoderDecoder
     inputs = "a WAV file"
+    reads_files = True
     options = View.options - {"document"} | {"num_beams"}
     save_png = staticmethod(save_speech_png)
 
@@ -221,6 +223,7 @@ class CaptionView(View):
 
     model_class = ShowAttendTell
     inputs = "an image path"
+    reads_files = True
     options = View.options - {"document"} | {"num_beams"}
 
     def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
@@ -233,6 +236,7 @@ class PictureView(View):
 
     model_class = ViT
     inputs = "an image path"
+    reads_files = True
     options = View.options - {"document"}
     save_png = staticmethod(save_picture_png)
 

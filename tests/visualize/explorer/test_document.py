@@ -40,6 +40,17 @@ def test_sentences_and_words_are_shaded_by_weight(driver: WebDriver, tmp_path: P
     assert page.complaints() == []
 
 
+def test_the_exported_figure_has_the_words_and_weights_of_the_sentences(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, save_page([document_answer(document("It", " is"))], tmp_path / "page.html"))
+    items = page.run("return qkvExplorer.shown().handle.figure().items")
+    assert [item["text"] for item in items if item["type"] == "text"] == [
+        "0.250", "A", "film", ".", "0.750", "It", "is", "fine",
+    ]  # fmt: skip
+    shades = page.run("return [...document.querySelectorAll('.weight, .sentence span')].map(e => e.style.background)")
+    assert [item["fill"] for item in items if item["type"] == "rect"] == shades
+    assert page.shown("#svg")
+
+
 def test_hostile_words_and_labels_stay_text(driver: WebDriver, tmp_path: Path) -> None:
     driver.get_log("browser")
     hostile = document_answer(document(HOSTILE, f" {100_000 * 'x'}", label=HOSTILE))

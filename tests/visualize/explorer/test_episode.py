@@ -24,7 +24,7 @@ def test_the_query_is_first_and_each_image_has_its_weight(driver: WebDriver, tmp
     path = save_page([seen(WEIGHTS)], tmp_path / "page.html", model="snail", command="qkv view snail 3")
     page = Page(driver, path)
     assert page.text("heading") == "episode <3> → 2"
-    assert page.text("meta") == "trunk.<0> · correct"
+    assert page.text("meta") == "layer trunk.<0> · correct"
     assert tiles(page) == [["query → 2", "0.1000"], ["class 3", "0.1000"], ["class 2", "0.6000"], ["class 1", "0.2000"]]
     widths = page.run("return [...document.querySelectorAll('#episode .fill')].map(bar => parseFloat(bar.style.width))")
     np.testing.assert_allclose(widths, [100 / 6, 100 / 6, 100, 100 / 3], atol=0.1)
@@ -51,5 +51,5 @@ def test_pointing_at_an_image_shows_its_weight_in_each_layer(driver: WebDriver, 
 
 def test_a_wrong_prediction_is_shown_with_the_label(driver: WebDriver, tmp_path: Path) -> None:
     page = Page(driver, save_page([seen(WEIGHTS, guess=0)], tmp_path / "page.html"))
-    assert page.text("meta") == "trunk.<0> · wrong: the label is class 2"
+    assert page.text("meta") == "layer trunk.<0> · wrong: the label is class 2"
     assert tiles(page)[0] == ["query → 1", "0.1000"]

@@ -9,6 +9,7 @@ import torch
 from qkv.interpret.explainable_decoders import ImageCaption
 from qkv.interpret.explanation import Explanation, explain_all
 from qkv.pipelines.captioner import Captioner, NamedImage
+from qkv.pipelines.classifier import Classifier
 from qkv.visualize import save_page
 from qkv.visualize.explorer import explanation_answer
 from tests.interpret.known_models import FINE, HONEST, TEXT, bag_of_words
@@ -24,6 +25,7 @@ class Known:
 
     unit = "token"
     grid = None
+    labels = ()
 
 
 def explained(
@@ -75,6 +77,19 @@ def test_scores_of_the_methods_are_side_by_side(driver: WebDriver, tmp_path: Pat
     assert page.complaints() == []
 
 
+@pytest.mark.parametrize("target", ["good", "bad"])
+def test_the_explained_label_is_named_next_to_the_probabilities_of_all(
+    driver: WebDriver, tmp_path: Path, target: str
+) -> None:
+    prediction = bag_of_words(HONEST, target=target)
+    (classified,) = Classifier(prediction.model)([TEXT])
+    answer = explanation_answer(explain_all(prediction, ["attention"]), TEXT)
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    expected = sorted(classified.probabilities.items(), key=lambda item: -item[1])
+    assert page.candidates() == [(label, pytest.approx(100 * p, abs=0.006)) for label, p in expected]
+    assert f"support “{target}”" in page.one("#view > .note").text
+
+
 def test_negative_scores_have_another_hue(driver: WebDriver, tmp_path: Path) -> None:
     answer = explanation_answer([explained([[0.5, -0.5, 0.0]], ("good", "bad", "so"))], "good bad so")
     page = Page(driver, save_page([answer], tmp_path / "page.html"))
@@ -84,6 +99,7 @@ def test_negative_scores_have_another_hue(driver: WebDriver, tmp_path: Path) -> 
     assert min(neutral) > 230
     weights = page.run("return [...document.querySelectorAll('#method-0 [role=option]')].map(c => c.dataset.weight)")
     assert weights == [".50", "−.50", ""]
+    assert page.run(TITLES) == ["gradient", "good", ".50", "bad", "−.50", "so"]
     ticks = "return [...document.querySelectorAll('.ticks span')].map(tick => tick.textContent)"
     assert page.run(ticks) == ["−0.50", "−0.25", "0", "0.25", "0.50"]
 

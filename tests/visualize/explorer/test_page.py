@@ -70,6 +70,7 @@ def test_a_long_command_takes_one_line_and_can_be_copied(driver: WebDriver, tmp_
     page = Page(driver, save_page([DATE], tmp_path / "page.html", model="runs/dates", command=command))
     shown = page.one("footer .command dd")
     assert shown.size["height"] < 40
+    assert page.one("footer .command dt").size["height"] < 40
     assert shown.get_attribute("title") == command
     assert page.run("return document.documentElement.scrollWidth <= innerWidth")
     page.run("navigator.clipboard.writeText = async text => { window.copied = text; }")
@@ -112,6 +113,34 @@ def test_an_embedded_page_links_to_the_full_page(driver: WebDriver, tmp_path: Pa
     assert not any(page.shown(f"#{name}") for name in ("link", "theme", "svg", "png", "title"))
     page.tokens("heads")[1].click()
     assert page.run("return document.querySelector('#full').hash") == "#layer=encoder.0&head=0"
+
+
+def test_the_footer_lists_the_keys_that_have_an_effect(driver: WebDriver, tmp_path: Path) -> None:
+    path = save_page([DATE, LAYERS], tmp_path / "page.html")
+    listed = {"view-keys": True, "layer-keys": False, "head-keys": False}
+    assert {name: Page(driver, path).shown(f"#{name}") for name in listed} == listed
+    page = Page(driver, path, "#example=1")
+    assert all(page.shown(f"#{name}") for name in listed)
+
+
+def test_the_selected_tab_is_visible_on_a_phone(driver: WebDriver, tmp_path: Path) -> None:
+    narrow(driver, 390)
+    try:
+        page = Page(driver, save_page([LAYERS, LAYERS], tmp_path / "page.html"), "#view=compare")
+        tab = page.one("#tabs [aria-selected=true]")
+        assert tab.text == "Side by side"
+        assert 0 <= tab.rect["x"] <= 390 - tab.rect["width"]
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_selections_of_a_view_are_next_to_its_controls(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, save_page([LAYERS], tmp_path / "page.html"), "#view=model")
+    page.choose("Sort by", "entropy")
+    top = {label: page.one(f"select[aria-label='{label}']").rect["y"] for label in ("Color scale", "Sort by", "Order")}
+    assert len(set(top.values())) == 1
+    page.tab("matrix")
+    assert not page.all("select[aria-label='Sort by']")
 
 
 def test_options_are_behind_a_disclosure_on_a_phone(driver: WebDriver, tmp_path: Path) -> None:
@@ -228,6 +257,20 @@ def test_right_to_left_tokens_keep_their_direction(driver: WebDriver, tmp_path: 
     directions = "return [...document.querySelectorAll('#cols [role=option]')].map(c => getComputedStyle(c).direction)"
     assert page.run(directions) == ["rtl", "ltr", "rtl"]
     assert page.text("readout") == "“مرحبا” attends to “مرحبا” 1.0000"
+
+
+def test_marks_of_spaces_are_on_the_line_of_their_token(driver: WebDriver, tmp_path: Path) -> None:
+    tokens = ("a", " b")
+    answer = Answer("a b", "", 0.0, (AttentionMap("encoder.0", tokens, tokens, np.eye(2)[None]),))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"), "#view=lines")
+    script = """
+        const token = document.querySelector(".side .mark").closest("[role=option]").getBoundingClientRect();
+        const mark = document.querySelector(".side .mark").getBoundingClientRect();
+        return [mark.top - token.top, token.bottom - mark.bottom];
+    """
+    above, below = page.run(script)
+    assert above > 0
+    assert abs(above - below) <= 3
 
 
 def test_very_long_tokens_and_texts_are_truncated(driver: WebDriver, tmp_path: Path) -> None:

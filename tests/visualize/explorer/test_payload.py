@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from qkv.errors import InputError
+from qkv.interpret.attention_probe import TextAnswer
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.visualize import save_page
 from qkv.visualize.explorer import build_payload
@@ -113,6 +114,29 @@ def test_layers_that_share_their_tokens_store_them_once() -> None:
     (example,) = build_payload([Answer("abcd", "wxyz", 0.0, maps)])["examples"]
     assert example["texts"] == [rows, columns]
     assert [(m["rows"], m["columns"]) for m in example["maps"]] == [(0, 1), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [("/home/ann/folders/bert", "folders/bert"), ("runs/demo", "runs/demo"), ("dates", "dates")]
+)
+def test_the_name_of_a_model_is_the_end_of_an_absolute_path(model: str, name: str) -> None:
+    payload = build_payload([random_answer(3, 1, 1)], model=model)
+    assert payload["title"] == f"Attention of {name}"
+    assert payload["model"] == payload["examples"][0]["model"] == name
+
+
+def test_models_whose_paths_end_alike_keep_their_paths() -> None:
+    paths = ["/a/bert/model", "/b/bert/model"]
+    payload = build_payload([random_answer(3, 1, 1)] * 2, model=paths)
+    assert [example["model"] for example in payload["examples"]] == paths
+
+
+@pytest.mark.parametrize(("tokens", "reason"), [(400, "a text of 400 tokens"), (20, "token by token")])
+def test_a_note_says_why_there_is_no_operator(tokens: int, reason: str) -> None:
+    answer = TextAnswer("text", "", 0.0, random_answer(tokens, 1, 1).attention)
+    (example,) = build_payload([answer])["examples"]
+    assert example["operators"] == []
+    assert reason in example["operator_note"]
 
 
 def test_a_title_with_undecodable_bytes_still_gives_a_page(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from qkv import __version__
 from qkv.metrics.class_metrics import Calibration, CalibrationBin, ConfusionMatrix
-from qkv.tasks.base.evaluation import Evaluation, Mistake
+from qkv.tasks.base.evaluation import Evaluation, Interval, Mistake
 from qkv.visualize import save_page
 from qkv.visualize.pages.comparison_page import Section, save_comparison
 from qkv.visualize.pages.evaluation_page import save_evaluations
@@ -71,3 +71,20 @@ def test_a_report_has_the_colours_of_the_explorer_and_fits_a_phone(
         assert page.run("return document.documentElement.scrollWidth") <= 390
     finally:
         driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_long_texts_of_a_report_open_on_a_click(driver: WebDriver, tmp_path: Path) -> None:
+    page = Page(driver, evaluation_report(tmp_path))
+    summary = page.one("details summary")
+    assert summary.text == "a" * 240 + "…"
+    closed = page.one("details").size["height"]
+    summary.click()
+    assert page.one("details").size["height"] > 2 * closed
+    assert "a" * 500 in page.one("details").text
+
+
+@pytest.mark.parametrize(("metric", "method"), [("accuracy", "Wilson"), ("bleu", "bootstrap resampling")])
+def test_a_report_names_the_method_of_its_intervals(metric: str, method: str, tmp_path: Path) -> None:
+    evaluation = Evaluation(9, "texts", {metric: 0.5}, split="test", intervals={metric: Interval(0.4, 0.6)})
+    page = save_evaluations([evaluation], tmp_path / "report.html", "run").read_text(encoding="utf-8")
+    assert f"95 % confidence interval ({method})" in page

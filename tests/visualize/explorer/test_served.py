@@ -9,11 +9,27 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("fastapi", reason="fastapi is not installed")
+
 from qkv.pipelines.output import Answer, Candidate, Prediction
+from qkv.serve.api_page import POLICY, api_page
+from qkv.serve.api_page import Server as ApiServer
 from qkv.visualize.explorer import build_payload, served_page
 from tests.visualize.explorer.browser import HOSTILE, Keys, Page, WebDriver, WebDriverWait, attention
 
 pytestmark = pytest.mark.browser
+
+
+FIELDS = {"properties": {"input": {"type": "string", "examples": ["a"]}}, "required": ["input"]}
+OPERATION = {
+    "summary": "Show",
+    "responses": {"200": {}},
+    "requestBody": {"content": {"application/json": {"schema": FIELDS}}},
+}
+INFO = {"title": "qkv", "version": "1", "description": "Models."}
+SERVER = ApiServer(
+    {"info": INFO, "paths": {"/attention": {"post": OPERATION}}, "security": [{"key": []}]}, "testserver", {}
+)
 
 
 class Server(ThreadingHTTPServer):
@@ -28,6 +44,8 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
+        if self.path == "/docs":
+            return self.reply(200, api_page(SERVER).encode(), "text/html; charset=utf-8")
         page = served_page(["first", "second"], inputs=self.server.inputs)
         self.reply(200, page.encode(), "text/html; charset=utf-8")
 
@@ -51,6 +69,8 @@ class Handler(BaseHTTPRequestHandler):
     def reply(self, status: int, body: bytes, kind: str = "application/json") -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
+        if self.path == "/docs":
+            self.send_header("Content-Security-Policy", POLICY)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -112,6 +132,16 @@ def test_ablated_heads_and_masked_tokens_are_sent_and_their_effect_is_shown(driv
     assert "token 3 “c” masked" in page.text("server-changes")
     page.one("#server-changes button:nth-of-type(4)").click()
     WebDriverWait(driver, 10).until(lambda _: page.text("heading").endswith("ABCD?"))
+
+
+def test_disabled_changes_say_what_to_select(driver: WebDriver, server: Server) -> None:
+    page = ServedPage(driver, server, "#input=abcd")
+    page.until("heading", "ABCD")
+    assert page.one("#ablate").get_attribute("title") == "Select a head first"
+    assert page.one("#mask").get_attribute("title") == "Click on a token of the input first"
+    page.tokens("heads")[1].click()
+    page.tokens("cols")[2].click()
+    assert [page.one(f"#{name}").get_attribute("title") for name in ("ablate", "mask")] == ["", ""]
 
 
 def test_an_answer_is_kept_and_compared_with_others(driver: WebDriver, server: Server) -> None:
@@ -210,3 +240,26 @@ def test_pins_and_masks_are_removed_when_the_tokens_change(driver: WebDriver, se
     page.until("server-status", "The mask was removed, because the model changed.")
     assert server.requests[-1]["options"]["mask"] == []
     assert "column" not in page.run("return location.hash")
+
+
+def test_the_page_of_the_endpoints_sends_requests(driver: WebDriver, server: Server) -> None:
+    server.key = "right"
+    driver.get_log("browser")
+    driver.get(f"http://127.0.0.1:{server.server_port}/docs")
+    page = Page.__new__(Page)
+    page.driver = driver
+    body = page.one("textarea")
+    assert body.get_attribute("value") == '{"input": "a"}'
+    body.clear()
+    body.send_keys('{"input": "bad", "options": {}}')
+
+    def answered(status: int, text: str) -> None:
+        page.one("form button").click()
+        WebDriverWait(driver, 10).until(lambda _: page.one("output").text.startswith(f"Status {status}\n"))
+        assert text in page.one("output").text
+
+    answered(401, "wrong key")
+    page.one("#key").send_keys("right")
+    answered(400, "too </script>")
+    assert server.requests[-1] == {"input": "bad", "options": {}}
+    assert not any("Content Security Policy" in complaint for complaint in page.complaints())

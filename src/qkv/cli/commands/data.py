@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from qkv.datasets.dataset import Dataset
     from qkv.datasets.dataset_cache import DataFile, DatasetCache
 
-YOURS = "yours"  # license of datasets that the user provides
 OWN = "own"  # split name for a user's file
 
 app = typer.Typer(
@@ -82,6 +81,7 @@ def fetch(
     json: options.Json = False,
 ) -> None:
     """Download the missing files of a dataset."""
+    from qkv.datasets.dataset import YOURS
     from qkv.datasets.dataset_cache import DatasetCache
     from qkv.datasets.user_files import user_dataset
     from qkv.registry import lookup

@@ -155,9 +155,10 @@ def _explain_input(
         for explanation in explanations:
             _ = explanation.faithfulness  # measured on first access, before any output is written
     if page is not None:  # before the results, whose reader may close the pipe
+        from qkv.hub.model_folder import short_name
         from qkv.visualize.explorer import explanation_answer, save_page
 
-        answer, title = explanation_answer(explanations, source), f"Explanation of {run}"
+        answer, title = explanation_answer(explanations, source), f"Explanation of {short_name(str(run))}"
         page = save_page([answer], page, title=title, model=str(run), command=command_line())
     with results_to(output):
         if json:

@@ -22,6 +22,7 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
     handle = {
       update(changed),    after a change of the state; `changed` is the set of its keys. Without it, render is repeated.
       figure(),           a drawing for SVG and PNG: { width, height, items } with items of type rect, path, text, image
+      tools,              an element with selections of the view, shown next to the controls
       destroy(),          remove observers
     }                     all optional
 

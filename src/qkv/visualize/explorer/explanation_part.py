@@ -28,8 +28,8 @@ def explanation_answer(explanations: Sequence[Explanation], source: str) -> Expl
     """Return explanations of the prediction for an input, a text or the path of an image, as an answer."""
     first = explanations[0]
     source = Path(source).name if isinstance(first.explained, ImageCaption) else source
-    outputs = map(Candidate, first.outputs, first.probabilities)
-    predictions = (Prediction("", tuple(outputs)),) if len(first.outputs) == 1 else ()
+    outputs = tuple(map(Candidate, first.outputs, first.probabilities))
+    predictions = (Prediction("", first.explained.labels or outputs),) if len(outputs) == 1 else ()
     return ExplanationAnswer(
         source, first.prediction, math.nan, predictions=predictions, explanations=tuple(explanations)
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qkv import __version__
+from qkv.hub.model_folder import short_name
 from qkv.interpret.attention_probe import TextAnswer
 from qkv.interpret.beam_probe import SearchedAnswer
 from qkv.interpret.episode_probe import EpisodeAnswer
@@ -43,8 +44,8 @@ def build_payload(
 
     `model` is a name, or the names of the models of the answers. A page of several models compares them.
     """
-    models = [model] * len(answers) if isinstance(model, str) else model
-    names = [model] if isinstance(model, str) else list(dict.fromkeys(models))
+    models = _short_names([model] * len(answers) if isinstance(model, str) else model)
+    names = [short_name(model)] if isinstance(model, str) else list(dict.fromkeys(models))
     shown = " and ".join(filter(None, names))
     share = max_bytes // (2 * max(1, len(answers)))  # for the pixels of each image, or the values of each spectrogram
     examples = [{"model": name, **_example(each, share)} for name, each in zip(models, answers, strict=True)]
@@ -71,6 +72,12 @@ def build_payload(
         "notes": _notes(fitting, answers, coverage),
         "examples": examples[: fitting.examples],
     }
+
+
+def _short_names(models: Sequence[str]) -> list[str]:
+    """Return the names of models in a page; two models whose short names are equal keep their paths."""
+    short = {model: short_name(model) for model in models}
+    return [short[model] if [*short.values()].count(short[model]) == 1 else model for model in models]
 
 
 def to_script(payload: dict[str, Any]) -> str:

@@ -1,11 +1,13 @@
 """Parts of the payload for predictions, for the next tokens of a language model, and for the operands of attention."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qkv.interpret.attention_probe import MAX_OPERANDS, TextAnswer
+from qkv.interpret.operator_record import MATRICES
 from qkv.pipelines.output import Answer, Candidate
 from qkv.visualize.explorer.packing import pack_matrix
 
@@ -49,10 +51,13 @@ def operator_note(answer: Answer) -> str:
         )
     if answer.operators:
         return ""
-    return (
-        f"There is no Operator view: the vectors of a head exceed the page's limit of {MAX_OPERANDS:,} numbers, or the "
-        "model attends token by token."
-    )
+    queries, keys = max((each.shape[1:] for each in answer.attention), key=math.prod)
+    if MATRICES * queries * keys > MAX_OPERANDS:
+        return (
+            f"There is no Operator view: of a text of {keys:,} tokens, a head has more than {MAX_OPERANDS:,} numbers, "
+            "the limit of a page. A shorter text has the view."
+        )
+    return "There is no Operator view: the page has too many texts, or the model attends token by token."
 
 
 def operator_part(answer: TextAnswer) -> list[dict[str, Any]]:

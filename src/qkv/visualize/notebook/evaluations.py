@@ -31,12 +31,9 @@ def evaluation_html(evaluation: Evaluation, max_mistakes: int) -> str:
         table(["metric", "value", ""], rows, (0, 2)),
     ]
     if evaluation.intervals:
-        parts.append(
-            paragraph(
-                "In brackets: 95 % confidence interval; accuracy: Wilson, BLEU and chrF: bootstrap resampling",
-                quiet=True,
-            )
-        )
+        methods = {"Wilson" if name == "accuracy" else "bootstrap resampling" for name in evaluation.intervals}
+        note = f"In brackets: 95 % confidence interval ({', '.join(sorted(methods))})"
+        parts.append(paragraph(note, quiet=True))
     parts += [class_html(classes) for classes in evaluation.classes if classes.rows]
     if evaluation.confusion is not None and len(evaluation.confusion.labels) > 1:
         parts.append(confusion_html(evaluation.confusion))

@@ -18,6 +18,7 @@ from qkv.visualize.image_overlay import data_url
 
 COLOUR = (61, 107, 255)  # of shaded cells, as SHADE in explorer/app/image.js
 TEXT_ALPHA = 0.5  # of the darkest shade behind text, which stays readable on it in both themes
+LONGEST_CELL = 240  # characters of a cell of a table that are shown at first
 SHADES = 20  # classes s0 to s20 of backgrounds behind text
 RULES = """
 .qkv { line-height: 1.4; overflow-x: auto; }
@@ -31,6 +32,7 @@ RULES = """
 .qkv th { font-weight: 600; }
 .qkv .text { text-align: start !important; white-space: normal; min-width: 4em;
   max-width: 40em; overflow-wrap: anywhere; }
+.qkv details[open] summary { opacity: 0.5; }
 .qkv .map th { font-weight: normal; padding: 0 0.4em; vertical-align: bottom; }
 .qkv .map thead th { text-align: center; padding: 0.3em 0; }
 .qkv .map .up { writing-mode: vertical-rl; transform: rotate(180deg); display: inline-block; }
@@ -71,6 +73,13 @@ def text(value: str) -> str:
     return escape(escape_controls(clipped(value), keep="\n\t"))
 
 
+def folded(value: str) -> str:
+    """Return the beginning of a long text, which opens to the whole text; a short text as it is."""
+    if len(value) <= LONGEST_CELL:
+        return text(value)
+    return f"<details><summary>{text(value[:LONGEST_CELL])}…</summary>{text(value)}</details>"
+
+
 def paragraph(*parts: str, quiet: bool = False) -> str:
     """Return a paragraph of parts, which are HTML."""
     return f'<p dir="auto"{" class=quiet" if quiet else ""}>{"".join(parts)}</p>'
@@ -100,7 +109,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], text_columns: S
 
     def line(tag: str, cells: Sequence[str]) -> str:
         names = ('class="text" dir="auto"' if index in text_columns else "" for index in range(len(cells)))
-        return "".join(f"<{tag} {name}>{text(cell)}</{tag}>" for name, cell in zip(names, cells, strict=True))
+        return "".join(f"<{tag} {name}>{folded(cell)}</{tag}>" for name, cell in zip(names, cells, strict=True))
 
     head = f"<thead><tr>{line('th', headers)}</tr></thead>" if headers else ""
     body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)

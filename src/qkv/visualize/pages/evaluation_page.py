@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from qkv.hub.model_folder import short_name
 from qkv.tasks.base.evaluation import MAX_MISTAKES, Evaluation
 from qkv.visualize.notebook.evaluations import evaluation_html
 from qkv.visualize.notebook.html import rules
@@ -21,4 +22,4 @@ def save_evaluations(
     )
     splits = ", ".join(evaluation.split for evaluation in evaluations)
     facts = {"Model": model, "Data": splits, "Command": command}
-    return save_report(path, f"Evaluation of {model}", sections, facts, style=rules())
+    return save_report(path, f"Evaluation of {short_name(model)}", sections, facts, style=rules())

@@ -104,7 +104,7 @@ function showExample() {
       element("span", "", { className: "target", title: text }, element("bdi", text))] : []);
   const parts = [
     severalModels() ? clipped(example.model) : "",
-    example.maps.length === 1 ? clipped(example.maps[0].layer, LONGEST_TOKEN) : "",
+    example.maps.length === 1 ? `layer ${clipped(example.maps[0].layer, LONGEST_TOKEN)}` : "",
     example.predictions.length ? "" : scoreText(example),
     ...example.episode ? example.notes : [], // whether the prediction is correct
   ].filter(Boolean).map(part => [part]);
@@ -115,6 +115,8 @@ function showExample() {
   byId("example-notes").hidden = !notes.length;
   showPredictions(byId("predictions"), payload, state);
   showNotes();
+  byId("layer-keys").hidden = example.maps.length <= 1;
+  byId("head-keys").hidden = example.maps.every(map => map.heads <= 1);
 }
 
 /** The unknown tokens, each quoted with its own direction; as many as fit. */
@@ -153,13 +155,14 @@ function show() {
   const view = preferred(accepted);
   showTabs(accepted, view);
   shown?.handle?.destroy?.();
-  byId("view").replaceChildren();
+  for (const part of ["view", "view-controls"]) byId(part).replaceChildren();
   byId("options").hidden = !view;
   shown = view ? { view, handle: null, example: exampleOf(payload, state) } : null;
   if (!view) return;
   showControls(view);
   byId("view").setAttribute("aria-label", view.label);
   shown.handle = view.render(byId("view"), payload, view.controls?.includes("special") ? state : withSpecial);
+  byId("view-controls").append(...[shown.handle?.tools].filter(Boolean));
   byId("exports").hidden = !shown.handle?.figure;
   byId("options").hidden = !shown.handle?.figure && !byId("controls").children.length;
 }
@@ -170,7 +173,7 @@ const phone = matchMedia("(max-width: 56rem)");
 const foldOptions = () => { byId("options").open = !phone.matches; };
 
 function showTabs(accepted, view) {
-  byId("tabs").hidden = accepted.length <= 1;
+  byId("tabs").hidden = byId("view-keys").hidden = accepted.length <= 1;
   byId("tabs").replaceChildren(...accepted.map(each => {
     const tab = button(each.label, () => state.set({ view: each.name }),
       { role: "tab", ariaSelected: String(each === view), tabIndex: each === view ? 0 : -1 });
@@ -178,6 +181,8 @@ function showTabs(accepted, view) {
     tab.setAttribute("aria-controls", "view");
     return tab;
   }));
+  const tab = byId("tabs").querySelector("[aria-selected=true]"); // on a phone, the tabs scroll
+  if (tab) byId("tabs").scrollLeft = tab.offsetLeft - (byId("tabs").clientWidth - tab.offsetWidth) / 2;
 }
 
 function showControls(view) {

@@ -1,8 +1,9 @@
 // Export of a figure as SVG or PNG. A figure is { width, height, items } with items of type rect, path, text and image.
 
 import { drawText } from "./axes.js";
+import { LONGEST_TEXT, visible } from "./text.js";
 
-const FONT = "system-ui, sans-serif";
+const FONT = "system-ui, sans-serif", TRANSPARENT = "rgba(0, 0, 0, 0)";
 const escaped = text => String(text).replace(/[&<>"'\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, c =>
   ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c] ?? "\ufffd");
 
@@ -43,6 +44,25 @@ const DRAWERS = {
     context.drawImage(canvas, x, y, w, h);
   },
 };
+
+/** The shaded words of a view and its headings, the elements that match `parts`, where they are displayed. */
+export function textFigure(root, parts) {
+  const origin = root.getBoundingClientRect(), below = getComputedStyle(root).color;
+  const items = [...root.querySelectorAll(parts)].flatMap(part => {
+    const box = part.getBoundingClientRect(), middle = box.height / 2,
+      [x, y] = [box.x - origin.x + 8, box.y - origin.y + 8];
+    const group = part.parentElement.getBoundingClientRect(), { dataset: { weight }, textContent } = part;
+    if (box.y + middle < group.top || box.y + middle > group.bottom) return []; // scrolled out of its group
+    const { backgroundColor, color, fontSize } = getComputedStyle(part);
+    const line = { type: "text", y: y + middle, text: visible(textContent, LONGEST_TEXT), size: parseFloat(fontSize),
+      fill: color };
+    if (backgroundColor === TRANSPARENT) return [{ ...line, x, anchor: "start" }];
+    const centred = { ...line, x: x + box.width / 2, anchor: "middle" };
+    return [{ type: "rect", x, y, w: box.width, h: box.height, fill: backgroundColor }, centred,
+      ...weight ? [{ ...centred, y: y + box.height + 10, text: weight, size: 11, fill: below }] : []];
+  });
+  return { width: origin.width + 16, height: origin.height + 16, items };
+}
 
 /** Draw an item of a figure on a canvas. */
 export const drawItem = (context, item) => DRAWERS[item.type](context, item);

@@ -137,8 +137,9 @@ export function serverForm(form, payload, state, replace) {
     const isInput = map && map.columns === example.maps[0].columns && state.column !== null;
     changes.replaceChildren(
       button("Turn this head off", () => drop("ablate", `${map.layer}:${head}`),
-        { id: "ablate", disabled: !map || head === "average" }),
-      button("Mask the pinned key", () => drop("mask", String(state.column)), { id: "mask", disabled: !isInput }),
+        { id: "ablate", disabled: !map || head === "average", title: head === "average" ? "Select a head first" : "" }),
+      button("Mask the pinned key", () => drop("mask", String(state.column)),
+        { id: "mask", disabled: !isInput, title: isInput ? "" : "Click on a token of the input first" }),
       kept ? button("Stop comparing", dropKept, { id: "keep" })
         : button("Keep for comparison", keep, { id: "keep", disabled: !answered }),
       ...chips);

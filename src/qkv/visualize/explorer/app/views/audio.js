@@ -29,7 +29,6 @@ export const audio = {
     const readout = element("p", "", { id: "readout", ariaLive: "polite" }),
       tools = element("div", "", { className: "sorting" }), scale = element("div", "", { className: "scale" });
     const point = (row, column) => state.set({ pointed: row === null && column === null ? null : { row, column } });
-    container.append(tools);
     const heads = attends ? headStrip(container, payload, state) : null;
     const tokens = attends ? tokenChips(container, { id: "rows", leave: () => point(null, null),
       point: row => point(row, null), pinned: row => pin(state, row, null) }) : null;
@@ -96,7 +95,7 @@ export const audio = {
         : describe(plane, { row, column }, WORDS).nodes);
     };
     update(new Set(["view"]));
-    return { update, timeline: map, figure: () => map.figure(), destroy: () => map.destroy() };
+    return { update, tools, timeline: map, figure: () => map.figure(), destroy: () => map.destroy() };
   },
 };
 

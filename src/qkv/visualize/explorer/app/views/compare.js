@@ -28,7 +28,7 @@ export const compare = {
     const tools = element("div", "", { className: "sorting" }), scale = element("div", "", { className: "scale" }),
       difference = element("p", "", { id: "difference", className: "note" }),
       grid = element("div", "", { className: "panes" });
-    container.append(tools, grid, difference, scale);
+    container.append(grid, difference, scale);
     const pane = exampleOf(payload, state).picture ? imagePane : textPane;
     const panes = SIDES.map((name, side) => pane(grid, name, {
       point: (row, column) => state.set({ pointed: row === null && column === null ? null : { row, column, side } }),
@@ -65,7 +65,7 @@ export const compare = {
       difference.textContent = distance(shown, at, matches);
     };
     update(new Set(["view"]));
-    return { update, heatMap: panes[0].map, heatMaps: panes.map(each => each.map),
+    return { update, tools, heatMap: panes[0].map, heatMaps: panes.map(each => each.map),
       destroy: () => panes.forEach(each => each.destroy()),
       figure: () => figure(panes.map(each => each.figure(themeColours(payload, state))),
         shown.map(each => title(payload, each.example)), themeColours(payload, state)) };

@@ -3,6 +3,7 @@
 import { colourScale, legend } from "../colour.js";
 import { exampleOf, themeColours } from "../context.js";
 import { element, listbox, mark, option, quotation } from "../dom.js";
+import { textFigure } from "../export.js";
 import { spelled, visible } from "../text.js";
 
 const NOTE = "word in its sentence times sentence; the weights of all words sum to 1";
@@ -46,7 +47,7 @@ export const documents = {
       readout.replaceChildren(...description(sentences[index], index, column));
     };
     update(new Set(["view"]));
-    return { update };
+    return { update, figure: () => textFigure(list, ".weight, .sentence span") };
   },
 };
 

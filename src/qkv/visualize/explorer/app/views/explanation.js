@@ -5,11 +5,13 @@ import { tokenChips } from "../chips.js";
 import { legend, signedScale } from "../colour.js";
 import { exampleOf, themeColours } from "../context.js";
 import { element, listbox, mark, option, quotation } from "../dom.js";
+import { textFigure } from "../export.js";
 import { drawImage, drawOverlay, frame, imageFigure, listenPatches, scaleToFit, scoreScale } from "../image.js";
 import { decimal, matrixOf } from "../operands.js";
-import { LONGEST_TEXT, LONGEST_TITLE, spelled, visible } from "../text.js";
+import { LONGEST_TEXT, LONGEST_TITLE, quoted, spelled, visible } from "../text.js";
 
-const NOTE = "Scores above 0 support the output, scores below 0 oppose it. Each method has its own scale.";
+const noteOf = name =>
+  `Scores above 0 support ${name}, scores below 0 oppose it. Each method has its own scale.`;
 const UNITS = { token: "Tokens", word: "Words", sentence: "Sentences", region: "Regions" };
 
 export const explanation = {
@@ -27,8 +29,8 @@ export const explanation = {
     chosen.append(...outputs.map(([text, p], i) =>
       option(i, element("span", visible(text.trim() || text), { dir: "auto" }), element("small", percent(p)))));
     const readout = element("p", "", { id: "readout", ariaLive: "polite" }),
-      grid = element("div", "", { className: "panes" });
-    container.append(...outputs.length > 1 ? [chosen] : [], readout, grid, element("p", NOTE, { className: "note" }));
+      grid = element("div", "", { className: "panes" }), note = element("p", "", { className: "note" });
+    container.append(...outputs.length > 1 ? [chosen] : [], readout, grid, note);
     listbox(chosen, { chosen: row => state.set({ row, pointed: null }),
       pointed: row => state.set({ pointed: { row, column: state.column } }) });
     for (const name of ["pointerleave", "focusout"]) chosen.addEventListener(name, () => state.set({ pointed: null }));
@@ -47,11 +49,13 @@ export const explanation = {
           state.curve || "linear"), column !== null && column < scores.length ? column : null);
       });
       readout.replaceChildren(...description(example, row, column));
+      note.textContent = noteOf(quoted(outputs[row][0].trim() || outputs[row][0]));
     };
     update();
     return { update, destroy: () => panes.forEach(each => each.destroy()),
-      ...example.picture && { figure: () => imageFigure(panes.map(each => each.canvas),
-        methods.map(({ name }) => name), themeColours(payload, state)) } };
+      ...example.explanation.unit !== "sentence" && { figure: () => example.picture
+        ? imageFigure(panes.map(each => each.canvas), methods.map(({ name }) => name), themeColours(payload, state))
+        : textFigure(grid, "h3, .meta, [role=option]") } };
   },
 };
 

@@ -30,7 +30,7 @@ export const memory = {
     const tools = element("div", "", { className: "sorting" }),
       readout = element("div", "", { id: "readout", ariaLive: "polite" }),
       scale = element("div", "", { className: "scale" });
-    container.append(tools, readout);
+    container.append(readout);
     let panels = [];
     const locationOf = ({ panel, row }) => panels[panel].locations?.[row] ?? null;
     const map = timeline(container, {
@@ -68,7 +68,7 @@ export const memory = {
       readout.replaceChildren(...description(example, step, location));
     };
     update(new Set(["view"]));
-    return { update, timeline: map, figure: () => map.figure(), destroy: () => map.destroy() };
+    return { update, tools, timeline: map, figure: () => map.figure(), destroy: () => map.destroy() };
   },
 };
 

@@ -25,7 +25,7 @@ export const model = {
     const tools = element("div", "", { className: "sorting" }), note = element("p", "", { className: "note" });
     const grid = element("div", "", { id: "grid", role: "listbox", ariaLabel: "Heads of all layers" });
     const scale = element("div", "", { className: "scale" });
-    container.append(tools, note, grid, scale);
+    container.append(note, grid, scale);
     listbox(grid, { chosen: index => {
       const { layer, head } = heads(payload, state)[index];
       state.set({ layer, head, view: exampleOf(payload, state).picture ? "picture" : "matrix", row: null,
@@ -51,7 +51,7 @@ export const model = {
         { className: "note" }));
     };
     update(new Set());
-    return { update, figure: () => figure(grid, themeColours(payload, state)) };
+    return { update, tools, figure: () => figure(grid, themeColours(payload, state)) };
   },
 };
 

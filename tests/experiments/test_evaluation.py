@@ -193,3 +193,10 @@ def test_rows_and_data_frames_are_evaluated_like_files(classifier: Run, tmp_path
     assert qkv.evaluate(classifier, data=pandas.DataFrame(rows), device="cpu").scores == expected
     with pytest.raises(InputError, match="not a list of int"):
         qkv.evaluate(classifier, data=[1], device="cpu")
+
+
+def test_the_limit_selects_the_first_examples_of_any_task(classifier: Run):
+    answers = qkv.Classifier(classifier, device="cpu")(TEXTS[:5])
+    right = sum(answer.label == label for answer, label in zip(answers, LABELS, strict=False))
+    evaluation = qkv.evaluate(classifier, record=False, limit=5, device="cpu")
+    assert (evaluation.size, evaluation.scores["accuracy"]) == (5, right / 5)

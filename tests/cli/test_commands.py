@@ -214,7 +214,12 @@ def test_empty_lines_keep_the_line_count(qkv: Command, run: Path) -> None:
     assert "did you mean --num-beams?" in qkv("translate", run, TEXTS[0], "--beam", 5).error
     assert "did you mean --input?" in qkv("translate", run, "--file", "x").error
     assert "did you mean --set train.batch_size=...?" in qkv("train", "dates-gru", "--batch-size", 3).error
+    assert "did you mean --input?" in qkv("translate", run, "-i", "x").error
+    assert "did you mean --output?" in qkv("train", "dates-gru", "--output_dir", "x").error
+    assert "did you mean --max-new-tokens?" in qkv("translate", run, "--max_length", 3).error
+    assert "did you mean --set train.lr=...?" in qkv("train", "dates-gru", "--learning-rate", 3).error
     assert "did you mean" not in qkv("translate", run, "--epochs", 3).error
+    assert "--help?" not in qkv("train", "--model", "bert").error
     assert "single target language" in qkv("translate", run, TEXTS[0], "--target", "fr").error
 
 

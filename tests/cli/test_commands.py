@@ -208,6 +208,7 @@ def test_empty_lines_keep_the_line_count(qkv: Command, run: Path) -> None:
     found = objects(qkv("translate", run, "--json", stdin=data).out)
     assert [answer["input"] for answer in found] == [1, 2, 3, 4]
     assert [answer["text"] for answer in found] == answers[:4]
+    assert qkv("translate", run, "-", stdin=data).out == ended.out
     assert qkv("translate", run, "--strict", stdin=data).error.startswith("input 1 is empty")
     assert qkv("translate", run, TEXTS[0], "").error == "input 2 is empty"
     assert qkv("translate", run, "", TEXTS[0], "").error == "input 1 is empty and 1 more"

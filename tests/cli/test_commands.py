@@ -208,15 +208,21 @@ def test_empty_lines_keep_the_line_count(qkv: Command, run: Path) -> None:
     found = objects(qkv("translate", run, "--json", stdin=data).out)
     assert [answer["input"] for answer in found] == [1, 2, 3, 4]
     assert [answer["text"] for answer in found] == answers[:4]
+    assert qkv("translate", run, "-", stdin=data).out == ended.out
     assert qkv("translate", run, "--strict", stdin=data).error.startswith("input 1 is empty")
     assert qkv("translate", run, TEXTS[0], "").error == "input 2 is empty"
     assert qkv("translate", run, "", TEXTS[0], "").error == "input 1 is empty and 1 more"
     assert "did you mean --num-beams?" in qkv("translate", run, TEXTS[0], "--beam", 5).error
     assert "did you mean --input?" in qkv("translate", run, "--file", "x").error
     assert "did you mean --set train.batch_size=...?" in qkv("train", "dates-gru", "--batch-size", 3).error
+    assert "did you mean --input?" in qkv("translate", run, "-i", "x").error
+    assert "did you mean --output?" in qkv("train", "dates-gru", "--output_dir", "x").error
+    assert "did you mean --max-new-tokens?" in qkv("translate", run, "--max_length", 3).error
+    assert "did you mean --set train.lr=...?" in qkv("train", "dates-gru", "--learning-rate", 3).error
     assert "did you mean" not in qkv("translate", run, "--epochs", 3).error
     for option in ("--output", "--out", "--html"):
         assert "did you mean --page?" in qkv("view", run, TEXTS[0], option, "page.html").error
+    assert "--help?" not in qkv("train", "--model", "bert").error
     assert "single target language" in qkv("translate", run, TEXTS[0], "--target", "fr").error
 
 

@@ -55,6 +55,9 @@ def test_a_folder_of_images_trains_a_classifier(qkv: Command, photos: Path, tmp_
     assert [answer["label"] for answer in answers] == ["left", "right"]
     report = json.loads(qkv("evaluate", tmp_path / "run", "--data", photos, "--json").out)
     assert (report["size"], report["accuracy"]) == (24, 1.0)
+    report = json.loads(qkv("evaluate", tmp_path / "run", "--data", photos, "--limit", 5, "--json").out)
+    assert (report["size"], report["accuracy"]) == (5, 1.0)
+    assert "is a folder" in qkv("classify", tmp_path / "run", photos).error
     draw(photos / "above" / "1.png", 0, 1)
     other = photos.rename(tmp_path / "other")
     assert "above" in qkv("evaluate", tmp_path / "run", "--data", other).error

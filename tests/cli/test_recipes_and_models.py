@@ -117,6 +117,30 @@ def test_words_search_recipes_and_models(qkv: Command) -> None:
     assert "did you mean --json?" in qkv("recipes", "dates", "--jsno").error
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["summarization"], "samsum-transformer"),
+        (["summarise"], "summaries-transformer"),
+        (["translation", "gru"], "dates-gru"),
+        (["speech recognition"], "digits-las"),
+        (["labels"], "polarity-bert"),
+        (["classifier"], "images-vit"),
+    ],
+)
+def test_recipes_are_found_by_task_kind_of_data_and_other_endings(qkv: Command, words: list[str], name: str) -> None:
+    assert name in [json.loads(line)["name"] for line in qkv("recipes", *words, "--json").out.splitlines()]
+    assert "qkv recipes lists all" in qkv("recipes", "zzzz").error
+
+
+def test_columns_that_do_not_fit_go_on_the_line_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "50")
+    lines = "\n".join(format_rows(["a", "b", "c"], [["x" * 30, "y" * 30, "word"]])).splitlines()
+    assert lines[2:] == ["x" * 30, f"    word; {'y' * 30}"]
+    assert all(len(line) <= 50 for line in lines)
+
+
 @pytest.mark.parametrize("group", ["recipes", "models"])
 def test_list_is_the_bare_command(qkv: Command, group: str) -> None:
     assert qkv(group, "list").out == qkv(group).out

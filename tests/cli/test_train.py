@@ -109,6 +109,7 @@ def test_a_run_in_use_is_not_overwritten(folder: Path) -> None:
 def test_a_finished_run_can_train_longer(qkv: Command, run: Path, folder: Path) -> None:
     shutil.copytree(run, folder / "run")
     (report,) = (json.loads(qkv("train", "--resume", "run", "--json").out),)
+    assert "--set train.epochs=N" in qkv("train", "--resume", "run").err
     longer = json.loads(qkv("train", "--resume", "run", "--set", "train.epochs=3", "--json").out)
     assert longer["finished"]
     assert longer["step"] == report["step"] * 3 // 2

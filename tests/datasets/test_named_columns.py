@@ -55,6 +55,30 @@ def test_columns_are_found_by_their_names_in_any_order(tmp_path, name, header):
 
 
 @pytest.mark.parametrize(
+    ("kind", "entries"),
+    [
+        ("labelled", [{"review": text, "label": label} for text, label in REVIEWS]),
+        ("pairs", [{"translation": {"en": f"house {number}", "de": f"Haus {number}"}} for number in range(20)]),
+        ("tagged", [{"tokens": ["Ann", f"{number}"], "ner_tags": ["B-PER", "O"]} for number in range(20)]),
+        ("questions", [{"question": f"{n}?", "context": f"It is {n}.", "answer": f"{n}"} for n in range(20)]),
+        ("dialogues", [{"turns": [f"Hello {number}!", "Hi!"]} for number in range(20)]),
+    ],
+)
+def test_a_json_array_is_read_like_json_lines(tmp_path, kind, entries):
+    array = write(tmp_path, "a.json", json.dumps(entries, indent=1))
+    lines = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, entries)))
+    assert infer_kind([array]) == infer_kind([lines]) == kind
+    assert read(array, kind)[0] == read(lines, kind)[0]
+
+
+def test_a_broken_json_array_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="not valid JSON"):
+        read(write(tmp_path, "a.json", '[{"text": "a", "label": '), "labelled")
+    with pytest.raises(InputError, match="line 2 is not an object"):
+        read(write(tmp_path, "a.json", '[{"text": "a", "label": "b"}, 3]'), "labelled")
+
+
+@pytest.mark.parametrize(
     ("kind", "names", "matched"),
     [
         ("labelled", "review_id,Review Text,stars_given", {"text": "Review Text", "label": "stars_given"}),

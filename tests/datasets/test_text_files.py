@@ -141,6 +141,7 @@ def test_invalid_utf8_is_reported_with_file_and_offset(tmp_path: Path, mark: byt
 def test_utf16_files_are_rejected(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "a\tb\n".encode("utf-16"))
     assert f"{path}: not UTF-8 at byte 0" in refused(path)
+    assert "iconv -f UTF-16 " in refused(path)
 
 
 @pytest.mark.parametrize("count", [0, 3])

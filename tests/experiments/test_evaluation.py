@@ -206,3 +206,10 @@ def test_a_dataset_is_evaluated_like_its_rows_and_of_several_splits_one_is_to_be
     assert result.split == "data"
     with pytest.raises(InputError, match="'test'"):
         qkv.evaluate(classifier, data=datasets.DatasetDict(train=dataset, test=dataset), device="cpu")
+
+
+def test_the_limit_selects_the_first_examples_of_any_task(classifier: Run):
+    answers = qkv.Classifier(classifier, device="cpu")(TEXTS[:5])
+    right = sum(answer.label == label for answer, label in zip(answers, LABELS, strict=False))
+    evaluation = qkv.evaluate(classifier, record=False, limit=5, device="cpu")
+    assert (evaluation.size, evaluation.scores["accuracy"]) == (5, right / 5)

@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 import warnings
+from difflib import get_close_matches
 from typing import Any
 
 import typer
@@ -48,9 +49,13 @@ UsageError: Any = typer.BadParameter.__base__
 
 OTHER_NAMES = {  # options of other tools and of other commands
     "--file": ("--input",),
+    "-i": ("--input",),
     "--out": ("--output", "--page"),
+    "-o": ("--output", "--page"),
     "--output": ("--page",),
     "--html": ("--page",),
+    "--max-length": ("--max-new-tokens",),
+    "--learning-rate": ("--set train.lr=...",),
 }
 app = typer.Typer(
     name="qkv",
@@ -171,7 +176,8 @@ def _other_name(error: Any) -> str | None:
     if name is None or context is None:
         return None
     options = {option for parameter in context.command.params for option in parameter.opts}
-    if other := next((option for option in OTHER_NAMES.get(name, ()) if option in options), None):
+    others = OTHER_NAMES.get(name.replace("_", "-"), ())
+    if other := next((other for other in others if other.partition(" ")[0] in options), None):
         return other
     from qkv.tasks.base.train_config import TrainConfig
 
@@ -179,16 +185,21 @@ def _other_name(error: Any) -> str | None:
     return f"--set train.{key}=..." if "--set" in options and key in TrainConfig.model_fields else None
 
 
+def _close_options(error: Any) -> list[str]:
+    """Return the options whose names contain an unknown one (--num-beams for --beam), else those that resemble it."""
+    possible: list[str] = getattr(error, "possibilities", None) or []
+    word = getattr(error, "option_name", "").lstrip("-")
+    similar = get_close_matches(word, [name.lstrip("-") for name in possible], cutoff=0.5)
+    return [name for name in possible if word in name] or [name for name in possible if name.lstrip("-") in similar]
+
+
 def _usage_error(error: Any) -> int:
     message = error.format_message()
     if "\n" in message:  # called without a command: the message is the help text
         console.info(message)
         return BAD_INPUT
-    if option := _other_name(error):
-        message = f"{error.message.rstrip('.')} (did you mean {option}?)"
-    elif possible := getattr(error, "possibilities", None):  # of an unknown option
-        word = getattr(error, "option_name", "").lstrip("-")
-        possible = [name for name in possible if word in name] or possible  # --num-beams for --beam
-        message = f"{error.message.rstrip('.')} (did you mean {' or '.join(sorted(possible))}?)"
+    if getattr(error, "option_name", None) is not None and hasattr(error, "possibilities"):  # an unknown option
+        close = _other_name(error) or " or ".join(sorted(_close_options(error)))
+        message = f"{error.message.rstrip('.')} (did you mean {close}?)" if close else error.message
     command = error.ctx.command_path if error.ctx else "qkv"
     return _print_error(f"{message.rstrip('.')} (see {command} --help)", BAD_INPUT)

@@ -1,5 +1,6 @@
 """A group of commands whose list can be searched: `qkv recipes shakespeare`."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -12,6 +13,8 @@ from qkv.registry import nearest
 METAVAR = "[WORD]... | COMMAND [ARGS]..."
 LIST = "list"
 SEARCH_KEY = "qkv.words"  # key in the meta data of a context
+ENDING = re.compile("(?:[iy][sz](?:ation|e|ing)|ation|iers?|ies|ing|ers?|es|s|y|e)$")
+MIN_STEM = 4  # characters
 
 Row = TypeVar("Row", bound=Sequence[str])
 
@@ -47,10 +50,22 @@ def search_words(context: typer.Context) -> list[str]:
     return list(context.meta.get(SEARCH_KEY, ()))
 
 
+def _stem(word: str) -> str:
+    """Return a word without an English ending, so that "summarization" finds "summaries"."""
+    stem = ENDING.sub("", word.casefold())
+    return stem if len(stem) >= MIN_STEM else word.casefold()
+
+
 def search(rows: Sequence[Row], words: Sequence[str], what: str) -> list[Row]:
-    """Return the rows that contain all words in any of their cells, in any case; their first cell is the name."""
-    found = [row for row in rows if all(word.casefold() in " ".join(row).casefold() for word in words)]
-    if not found:
-        close = nearest(words[0], [row[0] for row in rows])
-        raise InputError(f"no {what} contains {' and '.join(words)}{close if 'did you mean' in close else ''}")
-    return found
+    """Return the rows that contain all words in any of their cells, in any case; their first cell is the name.
+
+    If there are none, words may have other endings.
+    """
+    texts = [" ".join(row).casefold() for row in rows]
+    for form in (str.casefold, _stem):
+        forms = [form(word) for word in words]
+        if found := [row for row, text in zip(rows, texts, strict=True) if all(word in text for word in forms)]:
+            return found
+    close = nearest(words[0], [row[0] for row in rows])
+    hint = close if "did you mean" in close else f"; qkv {what}s lists all"
+    raise InputError(f"no {what} contains {' and '.join(words)}{hint}")

@@ -33,7 +33,12 @@ K = TypeVar("K")
 def read_texts(
     texts: list[str] | None, file: Path | None, documents: list[Path] | None = None, *, strict: bool
 ) -> list[str]:
-    """Return the texts of a command: its arguments, the lines of `file`, whole documents, or the lines of stdin."""
+    """Return the texts of a command: its arguments, the lines of `file`, whole documents, or the lines of stdin.
+
+    The only argument "-" is stdin, as in other tools.
+    """
+    if texts == ["-"] and file is None:
+        texts, file = None, Path("-")
     if sum(map(bool, (texts, file, documents))) > 1:
         options = "--input and --document" if documents else "--input"
         raise InputError(f"arguments, {options} are mutually exclusive: pass one of them")

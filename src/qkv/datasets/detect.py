@@ -11,7 +11,7 @@ from qkv.datasets.formats.folders import class_folders, find_splits, find_table,
 from qkv.datasets.formats.images import SUFFIXES
 from qkv.datasets.formats.roles import match_columns, missing_roles
 from qkv.datasets.formats.sniff import MAX_PLAUSIBLE_LABELS, WELL_FORMED, looks_tagged
-from qkv.datasets.formats.tables import JSON_LINES, TABLES, parse_json, table_columns, table_rows
+from qkv.datasets.formats.tables import JSON_LINES, TABLES, as_json_lines, parse_json, table_columns, table_rows
 from qkv.datasets.formats.text_files import is_parsed, read_lines
 from qkv.datasets.shards.large_text import LARGE_BYTES
 from qkv.datasets.shards.text_source import COMPRESSIONS, SAVED, SAVED_SPLITS, PlainText
@@ -42,7 +42,8 @@ def _kind_of(paths: Sequence[Path], columns: Mapping[str, str] | None) -> str:
     if (is_parsed(path) or suffix in CONLL) and len(paths) == 1:
         return "tagged"
     if suffix == ".json":
-        return "questions"
+        squad = as_json_lines(read_lines(path), suffix, str(path))[1] == suffix
+        return "questions" if squad else _kind_of_table(path, columns or {})
     if suffix in TABLES and len(paths) == 1:
         return _kind_of_table(path, columns or {})
     if len(paths) == 2:
@@ -75,7 +76,8 @@ def _kind_of_folder(folder: Path, columns: Mapping[str, str] | None) -> str:
 
 def _kind_of_table(path: Path, columns: Mapping[str, str]) -> str:
     """Return the kind of a table by the names of its columns, or by what its cells look like."""
-    lines, where, suffix = read_lines(path), str(path), path.suffix.lower()
+    where = str(path)
+    lines, suffix = as_json_lines(read_lines(path), path.suffix.lower(), where)
     try:
         names, rows = table_columns(lines, suffix, where), _sample(lines, suffix, where)
     except InputError:  # the reader of any kind of table reports the line

@@ -28,7 +28,7 @@ from qkv.datasets.examples.tagged import Tagged, parse_columns, parse_conllu, ta
 from qkv.datasets.examples.trees import Tree, parse_trees
 from qkv.datasets.formats.roles import LABELED_TEXT, PAIR, QUESTION, TAGGED
 from qkv.datasets.formats.sniff import check_labels, looks_like_texts
-from qkv.datasets.formats.tables import CSV, JSON_LINES, TABLES
+from qkv.datasets.formats.tables import CSV, JSON, JSON_LINES, TABLES, as_json_lines
 from qkv.datasets.formats.text_files import (
     is_parsed,
     read_lines,
@@ -172,7 +172,7 @@ class UserTagged(UserFiles, TextDatasetConfig):
         return sentences
 
     def _read_path(self, path: Path, notes: list[str]) -> list[Tagged]:
-        if path.suffix.lower() not in (CSV, *JSON_LINES):
+        if path.suffix.lower() not in (CSV, JSON, *JSON_LINES):
             return _read_conll(path, self.column)
         table = read_table(path, TAGGED, self.column_names)
         notes += table_notes(table, str(path))
@@ -216,8 +216,8 @@ class UserQuestions(UserFiles, TextDatasetConfig):
         return [question for path in paths for question in self._read_path(path, notes)]
 
     def _read_path(self, path: Path, notes: list[str]) -> list[Question]:
-        if path.suffix.lower() not in TABLES:
-            return parse_squad(read_text(path), str(path))
+        if path.suffix.lower() not in TABLES and not (text := read_text(path)).lstrip().startswith("["):
+            return parse_squad(text, str(path))
         table = read_table(path, QUESTION, self.column_names)
         notes += table_notes(table, str(path))
         filled = [row for row in table.rows if any(row.cells.values())]
@@ -269,7 +269,8 @@ class UserDialogues(UserFiles, TextDatasetConfig):
     dataset_class = DialogueDataset
 
     def read_examples(self, paths: Sequence[Path], notes: list[str]) -> list[Dialogue]:
-        return [dialogue for path in paths for dialogue in parse_dialogues(read_lines(path), str(path))]
+        files = ((as_json_lines(read_lines(path), path.suffix, str(path))[0], str(path)) for path in paths)
+        return [dialogue for lines, name in files for dialogue in parse_dialogues(lines, name)]
 
     @staticmethod
     def key(example: Dialogue) -> str:

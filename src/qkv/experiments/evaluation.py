@@ -124,7 +124,7 @@ def open_evaluation(
         raise InputError(f"{name}: a network has no dataset: pass data, or the folder of its run")
     run, data = (find_run(folder) if folder is not None else None, None) if files else open_run(Path(name))
     task_class = run.recipe.task_class if run is not None else task_of_model(model)
-    options = {"num_beams": search.num_beams != 1, "length_penalty": search.length_penalty != 1, "limit": limit}
+    options = {"num_beams": search.num_beams != 1, "length_penalty": search.length_penalty != 1}
     if not task_class.searches and (used := [option for option, value in options.items() if value]):
         raise ConfigError(
             f"{used[0]} requires a model that generates text, but {name} is a model of {task_class.title}"
@@ -137,7 +137,8 @@ def open_evaluation(
     else:
         names = select_splits(name, splits, task_class.splits(data))
     if limit is not None:
-        data = replace(data, splits={split: data.splits[split][:limit] for split in names})
+        first = {split: _first(data.splits[split], limit, task_class) for split in names}
+        data = replace(data, splits={**data.splits, **first})
     settings = (
         (run.recipe.task, run.recipe.train, run.recipe.seed) if run else (task_class.config_class(), TrainConfig(), 0)
     )
@@ -148,6 +149,13 @@ def open_evaluation(
     recordable = run is not None and not files and folder == run.folder and limit is None and not run.is_packaged
     reported = () if files or run is None else reported_metrics(run.recipe)
     return EvaluationSession(name, run, network, task, data, names, search, recordable, reported)
+
+
+def _first(examples: Any, limit: int, task: type[Task]) -> Any:
+    """Return the first examples of a split; a text has none."""
+    if isinstance(examples, str) or not hasattr(examples, "__getitem__"):
+        raise InputError(f"limit requires a split of examples, but {task.title} is evaluated on a whole text")
+    return examples[:limit]
 
 
 def reported_metrics(recipe: Recipe) -> tuple[str, ...]:

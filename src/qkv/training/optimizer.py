@@ -17,9 +17,9 @@ from qkv.types import Float, Tensor
 def learning_rate(config: TrainConfig, step: int, done: float) -> float:
     """Return the learning rate at `step` (from 0), when the fraction `done` of the run is over.
 
-    Linear warmup, times the decay of the config.
+    Linear warmup, in at most the first half of the run, times the decay of the config.
     """
-    warmup = min(1.0, (step + 1) / (config.warmup + 1))
+    warmup = min(1.0, max((step + 1) / (config.warmup + 1), 2.0 * done))
     match config.decay:
         case "constant":
             decay = 1.0

@@ -14,7 +14,7 @@ from qkv.cli import options
 from qkv.cli.console import result_json, result_page
 from qkv.cli.search_group import METAVAR, SearchGroup, search, search_words
 from qkv.config import Config, Term, describe_fields, describe_options, describe_type
-from qkv.registry import describe, registered
+from qkv.registry import describe, lookup, registered
 
 if TYPE_CHECKING:
     from qkv.training.recipe import Minutes, Recipe
@@ -28,18 +28,22 @@ recipes = typer.Typer(cls=SearchGroup, subcommand_metavar=METAVAR, invoke_withou
 @recipes.callback(
     help="""List recipes and show their keys.
 
-    With words, e.g. `qkv recipes translate gru`, only those that contain all of them in any column.
+    With words, e.g. `qkv recipes translate gru`, only those that contain all of them in any column,
+    in the task's full name or in the description of your own data that they are for.
     """
 )
 def list_recipes(context: typer.Context, json: options.Json = False) -> None:
     """List all recipes, with the measured training time, if known: on one core of a CPU, on one H200 GPU."""
+    from qkv.datasets.user_files import user_datasets
     from qkv.training.recipe import recipe_info, recipe_names
 
     if context.invoked_subcommand is not None:
         return
     infos = [recipe_info(name) for name in recipe_names()]
     if words := search_words(context):
-        names = {row[0] for row in search([(*info[:4], info.purpose) for info in infos], words, "recipe")}
+        own = {cls.recipe: f"your own data: {cls.description}" for cls in user_datasets().values()}
+        cells = [(*info[:4], info.purpose, lookup("task", info.task).title, own.get(info.name, "")) for info in infos]
+        names = {row[0] for row in search(cells, words, "recipe")}
         infos = [info for info in infos if info.name in names]
     if json:
         for info in infos:
@@ -171,13 +175,15 @@ def format_tables(tables: Tables, headers: Sequence[str] = HEADERS) -> str:
 
 
 def format_rows(headers: Sequence[str], rows: Sequence[Sequence[str]], below: int = 1) -> list[str]:
-    """Align rows in columns, headers first; in a narrow terminal the last `below` cells go on a line below."""
+    """Align rows in columns, headers first; in a narrow terminal at least the last `below` cells go on a line below."""
     table = [headers, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(headers))]
     columns = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else sys.maxsize
     if sum(widths) + 2 * len(widths) - 2 <= columns:
         return [_join(row, widths) for row in table]
     fixed = len(headers) - below
+    while fixed > 1 and sum(widths[:fixed]) + 2 * (fixed - 1) > columns:
+        fixed -= 1
     lines = []
     for row in table:
         rest = "; ".join(reversed([cell for cell in row[fixed:] if cell]))

@@ -128,7 +128,7 @@ def _print_report(name: str, report: "DataReport", recipe: str, command: str, *,
     result(printable(name))
     result("\n".join(f"  {key:{width}}  {text}" for key, text in lines.items() if text))
     for example in report.examples:
-        cells = (value if isinstance(value, str) else " ".join(value) for value in example.values())
+        cells = (value if isinstance(value, str) else " ".join(value) for value in example.values() if value)
         result("  example: " + " | ".join(printable(" ".join(cell.split()), WIDTH) for cell in cells))
     for note in report.notes:
         result(message_line(f"note: {note}"))

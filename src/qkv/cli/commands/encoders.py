@@ -80,6 +80,8 @@ def _image_classifier(
 ) -> Callable[[list[str]], "list[Classification]"]:
     from qkv.pipelines.image_classifier import ImageClassifier
 
+    if folders := [line for line in lines if line.strip() and Path(line).is_dir()]:
+        raise InputError(f"{folders[0]}: is a folder; pass its images, e.g. {folders[0].rstrip('/')}/*.jpg")
     if missing := [line for line in lines if line.strip() and not Path(line).is_file()]:
         raise InputError(f"{missing[0]}: no such file ({len(missing)} missing)")
     classifier = ImageClassifier(run, device=device)

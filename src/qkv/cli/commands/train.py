@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.console import info, result, result_json
+from qkv.cli.console import info, note, result, result_json
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def train(
     from qkv.training import job
     from qkv.training.distributed import process_group
     from qkv.training.recipe import read_recipe
+    from qkv.training.run import Run
     from qkv.training.start import data_overrides, train_recipe
 
     watch = partial(_watching, samples, chart, log, profile)
@@ -126,8 +127,11 @@ def train(
         _check_resume(resume, output=output, overwrite=overwrite, dry_run=dry_run, own_data=own_data)
     if resume is not None and resume != AUTO:
         _check_same_recipe(recipe, resume)
+        finished = Run.open(resume).finished
         with process_group(device) as device:
             done = job.resume(resume, device, assignments or [], force=force, strict=strict_resume, **watch())
+        if finished and done.main and not any("train.epochs" in assignment for assignment in assignments or []):
+            note(f"{resume} was finished: train longer with --set train.epochs=N")
         _report(done, recipe, json)
         return
     if recipe is None:

@@ -44,11 +44,22 @@ class Table:
     description: str = ""
 
 
+def as_json_lines(lines: Sequence[str], suffix: str, where: str) -> tuple[Sequence[str], str]:
+    """Return a JSON array of objects (*.json) as JSON Lines, with their suffix; other data are returned as they are."""
+    if suffix.lower() != JSON or not next(filter(str.strip, lines), "").lstrip().startswith("["):
+        return lines, suffix
+    return [json.dumps(entry, ensure_ascii=False) for entry in parse_json("\n".join(lines), where)], JSON_LINES[0]
+
+
 def parse_table(
     lines: Sequence[str], suffix: str, where: str, roles: Sequence[Role], columns: Mapping[str, str] | None = None
 ) -> Table:
-    """Parse a table in the format given by the file suffix; `columns` are the names of columns by role."""
+    """Parse a table in the format given by the file suffix; `columns` are the names of columns by role.
+
+    The line number of an entry of a JSON array is its position in it.
+    """
     columns = columns or {}
+    lines, suffix = as_json_lines(lines, suffix, where)
     check_roles(roles, columns)
     if suffix.lower() in JSON_LINES:
         return _from_json(lines, where, roles, columns)
@@ -233,5 +244,6 @@ def _example(roles: Sequence[Role]) -> str:
 SEPARATOR_LINE = re.compile(r'"?sep=([^\w"])"?\s*', re.IGNORECASE)  # of a CSV file of Excel
 MAX_SHOWN = 6  # columns in a message
 CSV = ".csv"
+JSON = ".json"
 JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (CSV, *JSON_LINES, ".tsv")  # suffixes of tables; files with other names are read as TSV

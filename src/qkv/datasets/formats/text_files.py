@@ -141,7 +141,8 @@ def decode_text(data: bytes, name: str, first_line: int = 1, offset: int = 0, he
         at, problem, advice = data.find(b"\0"), "contains NUL", "is it a binary file?"
     except UnicodeDecodeError as error:
         at = error.start + (3 if first_line == 1 and data.startswith(codecs.BOM_UTF8) else 0)
-        problem, advice = "not UTF-8", "convert it first, e.g. with iconv"
+        source = "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "LATIN1"
+        problem, advice = "not UTF-8", f"convert it first, e.g. iconv -f {source} -t UTF-8 FILE > NEW"
     if at < 0:
         return text
     if kind := binary_kind(head or data):

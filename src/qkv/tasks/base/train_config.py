@@ -15,7 +15,7 @@ class TrainConfig(Config):
     batch_size: Budget = 4096  # size of a batch, in the unit of batch_by
     batch_by: Literal["tokens", "examples"] = "tokens"  # tokens, including padding, of the longer side; or examples
     lr: PositiveFloat = 1e-3  # peak learning rate
-    warmup: NonNegativeInt = 100  # steps of linear learning rate warmup
+    warmup: NonNegativeInt = 100  # steps of linear learning rate warmup; at most half of the run
     decay: Literal["constant", "linear", "cosine", "inverse_sqrt"] = "cosine"  # learning rate schedule after warmup
     optimizer: Literal["adamw", "muon"] = "adamw"  # muon: Muon for the matrices of the blocks, AdamW for the rest
     beta1: Rate = 0.9  # decay of AdamW's average of gradients

@@ -55,6 +55,17 @@ def test_a_file_is_one_document_and_truncation_is_noted(qkv, model, file):
     assert as_text.out.split("\t")[0] == expected.label
 
 
+def test_the_number_of_labels_is_one_in_text_and_all_in_json_by_default(qkv, model):
+    def run(*options):
+        return qkv("classify", model, "Fine!", "--device", "cpu", *options).out
+
+    labels = [*library.Classifier(model, device="cpu")("Fine!").probabilities]
+    assert run().split("\t")[::2] == labels[:1]
+    assert run("--top-k", 2).split("\t")[::2] == labels
+    assert [*json.loads(run("--json"))["probabilities"]] == labels
+    assert [*json.loads(run("--json", "--top-k", 1))["probabilities"]] == labels[:1]
+
+
 def test_a_page_shows_every_sentence_up_to_the_maximum(qkv, model, file, tmp_path):
     page = tmp_path / "page.html"
     done = qkv("view", model, "Fine!", "--document", file, "--page", page, "--device", "cpu")

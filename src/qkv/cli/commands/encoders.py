@@ -27,7 +27,9 @@ def classify(
     text: options.Texts = None,
     file: options.Input = None,
     document: options.Documents = None,
-    top_k: Annotated[int, options.count_option("--top-k", 1, "Number of labels per input.")] = 1,
+    top_k: Annotated[
+        int | None, options.count_option("--top-k", 1, "Number of labels per input [1; with --json: all].")
+    ] = None,
     batch_size: options.BatchSize = None,
     output: options.Output = None,
     strict: options.Strict = False,
@@ -38,7 +40,7 @@ def classify(
 
     Inputs are arguments, or the lines of a file or of standard input; each is printed as label and probability. Pass a
     text of several lines, such as a review, as an argument or with --document. For a vision Transformer (ViT) the
-    inputs are image paths. With --json, each result is an object with the probabilities of all labels.
+    inputs are image paths. With --json, each result is an object with the probabilities of the labels.
     """
     from qkv.hub.model_folder import ModelFolder, locate
     from qkv.models.vit import ViT
@@ -55,14 +57,14 @@ def classify(
     chunk = batch_size or BATCH_SIZE if pictures else texts.CHUNK
     with results_to(output):
         for number, line, answer in texts.predictions("classifying", lines, predict, chunk):
-            probabilities = {} if answer is None else answer.probabilities
+            ranked = [] if answer is None else [*answer.probabilities.items()]
             if json:
-                rounded = {label: round(value, 6) for label, value in probabilities.items()}
+                rounded = {label: round(value, 6) for label, value in ranked[:top_k]}
                 best = {"label": None if answer is None else answer.label, "probabilities": rounded}
                 result_json({"input": number, "picture" if pictures else "text": line, **best})
             else:
-                ranked = [*probabilities.items()][:top_k]
-                result_line(*chain.from_iterable((label, f"{probability:.4f}") for label, probability in ranked))
+                shown = ranked[: top_k or 1]
+                result_line(*chain.from_iterable((label, f"{probability:.4f}") for label, probability in shown))
 
 
 def _text_classifier(

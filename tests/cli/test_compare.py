@@ -220,7 +220,7 @@ def test_a_language_model_is_scored_on_held_out_text(
     assert kept.score("nats").value == pytest.approx(report["nats"])
     assert f"| {report['nats']:.4f} |" in qkv("compare", tmp_path / "run").out
     assert "no train split" in qkv("evaluate", tmp_path / "run", "--split", "train").error
-    assert "--limit" in qkv("evaluate", tmp_path / "run", "--limit", 5).error
+    assert "limit" in qkv("evaluate", tmp_path / "run", "--limit", 5).error
 
 
 def test_a_checkpoint_is_scored_itself_and_not_recorded(

@@ -26,9 +26,7 @@ def sweep(qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comm
     """Run a sweep on a few word pairs, in this process."""
     monkeypatch.chdir(tmp_path)
     Path("pairs.tsv").write_text("".join(f"eins {number}\t{number} eins\n" for number in range(8)))
-    monkeypatch.setattr(
-        sweep_workers, "_run_in_processes", lambda jobs, *_: ((job, "" if job.run() else "x") for job in jobs)
-    )
+    monkeypatch.setattr(sweep_workers, "_run_in_processes", sweep_workers._run_here)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     sets = [word for setting in SMALL for word in ("--set", setting)]
     return lambda *arguments: qkv("compare", "pairs-gru", *arguments, *sets)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from qkv.cli.console import collect_results, info
 from qkv.datasets.formats.text_files import Span
 from qkv.errors import InputError, QkvError
-from qkv.registry import load_plugin, loaded_plugins
+from qkv.registry import load_plugins, loaded_plugins
 from qkv.runtime.cluster import Placement, WorkerOptions, place_workers, start_ray
 from qkv.runtime.portable import cpu_count
 from qkv.runtime.processes import ProcessPool
@@ -131,15 +131,14 @@ class SpanDecoder:
 class Worker:
     """Checks and decodes in a process of its own. Errors in the input are returned, since not all can be pickled."""
 
-    def __init__(self, job: DecodeJob, threads: int, plugins: Sequence[Path], *, named: bool) -> None:
+    def __init__(self, job: DecodeJob, threads: int, plugins: Sequence[Path | str], *, named: bool) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # of the kernels, which are loaded later
         import torch
 
         torch.set_num_threads(threads)
         self._name, self._error = f"{socket.gethostname()}, process {os.getpid()}", ""
         try:
-            for plugin in plugins:
-                load_plugin(plugin)
+            load_plugins(plugins)
             self._decoder = SpanDecoder(job, named=named)
         except QkvError as error:
             self._error = str(error)
@@ -191,7 +190,7 @@ class InProcess:
 _worker: Worker  # of a worker process
 
 
-def _start_process(job: DecodeJob, threads: int, plugins: Sequence[Path], named: bool) -> None:
+def _start_process(job: DecodeJob, threads: int, plugins: Sequence[Path | str], named: bool) -> None:
     """Load the model in a worker process."""
     global _worker
     _worker = Worker(job, threads, plugins, named=named)

@@ -30,7 +30,7 @@ from pydantic import Field, Strict
 from qkv.config import Config, build
 from qkv.datasets.shards.text_source import BLOCK_BYTES, Part, TextSource
 from qkv.errors import InputError, QkvError
-from qkv.registry import load_plugin, loaded_plugins
+from qkv.registry import load_plugins, loaded_plugins
 from qkv.runtime.bars import Bars
 from qkv.runtime.documents import read_object
 from qkv.runtime.files import name_output_errors, open_regular, remove_scratch, scratch_file, sha256, write_atomically
@@ -252,11 +252,10 @@ def discard_shards(folder: Path, numbers: Sequence[int]) -> None:
 _writer: ShardWriter  # of a worker process
 
 
-def _start_worker(folder: Path, plan: BuildPlan, plugins: Sequence[Path]) -> None:
+def _start_worker(folder: Path, plan: BuildPlan, plugins: Sequence[Path | str]) -> None:
     global _writer
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
-    for plugin in plugins:
-        load_plugin(plugin)
+    load_plugins(plugins)
     _writer = ShardWriter(folder, plan)
 
 

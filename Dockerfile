@@ -1,6 +1,6 @@
 # A server of models in /models:
 #   docker build -t qkv .
-#   docker run --rm -p 127.0.0.1:8000:8000 -v "$PWD/runs:/models:ro" -e QKV_API_KEYS=... qkv /models/demo
+#   docker run --rm --stop-timeout 70 -p 127.0.0.1:8000:8000 -v "$PWD/runs:/models:ro" -e QKV_API_KEYS=... qkv /models/demo
 FROM python:3.12-slim
 
 # A C compiler: the CPU kernels are compiled for the processor on which the container runs, on first use.
@@ -16,5 +16,5 @@ USER qkv
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/ready', timeout=2)"]
-# SIGTERM, which `docker stop` sends, finishes the accepted requests.
+# SIGTERM, which `docker stop` sends, finishes the accepted requests, unless Docker's stop timeout (10 s) ends first.
 ENTRYPOINT ["qkv", "serve", "--host", "0.0.0.0"]

@@ -9,6 +9,8 @@ RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-de
 WORKDIR /opt/qkv
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src src
+# pip reads it: the index of PyTorch's CPU build makes an image without the CUDA libraries.
+ARG PIP_EXTRA_INDEX_URL
 RUN pip install --no-cache-dir --constraint constraints.txt ".[serve]"
 
 RUN useradd --create-home qkv

@@ -11,7 +11,7 @@ COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src src
 # pip reads it: the index of PyTorch's CPU build makes an image without the CUDA libraries.
 ARG PIP_EXTRA_INDEX_URL
-RUN pip install --no-cache-dir --constraint constraints.txt ".[serve]"
+RUN pip install --no-cache-dir --constraint constraints.txt ".[serve]" && rm -rf build
 
 RUN useradd --create-home qkv
 USER qkv

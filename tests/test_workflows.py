@@ -3,6 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from qkv.serve.settings import KEYS_VARIABLE, read_api_keys
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -27,3 +31,11 @@ def test_the_paths_that_start_a_workflow_exist():
         for paths in re.findall(r"^ +paths: \[(.+)\]$", workflow.read_text(), flags=re.MULTILINE):
             for path in re.findall(r'"([^"]+)"', paths):
                 assert (ROOT / path.removesuffix("/**")).exists(), f"{workflow.name}: {path}"
+
+
+def test_the_server_takes_the_key_of_the_docker_workflow(monkeypatch: pytest.MonkeyPatch):
+    workflow = (ROOT / ".github/workflows/docker.yml").read_text()
+    (key,) = re.findall(rf"{KEYS_VARIABLE}=(\S+)", workflow)
+    monkeypatch.setenv(KEYS_VARIABLE, key)
+    assert read_api_keys(None) == (key,)
+    assert f"Bearer {key}" in workflow

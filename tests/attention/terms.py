@@ -25,6 +25,7 @@ from qkv.attention import (
     LowRankBilinear,
     Padding,
     Prefix,
+    Quadratic,
     Relative,
     Rotary,
     ScaledDot,
@@ -111,6 +112,7 @@ POSITIONS: dict[str, Factory] = {
     "none": lambda make: None,
     "rotary": lambda make: Rotary(make.sizes.dim),
     "alibi": lambda make: ALiBi(make.sizes.heads),
+    "quadratic": lambda make: make.module(Quadratic(make.sizes.heads, columns=2)),
     "shaw": lambda make: make.module(Relative(make.sizes.dim, 2, make.sizes.value_dim)),
     "shaw, keys only": lambda make: make.module(Relative(make.sizes.dim, 2, values=False)),
     "tree": lambda make: _tree(make, values=True),
@@ -137,7 +139,14 @@ Product = tuple[Collection[str], Collection[str], Collection[str], Collection[st
 DOT_PRODUCTS = ("dot", "scaled dot", "bilinear", "low-rank bilinear", "cosine")
 HIDDEN_LAYERS = ("additive", "additive by head", "concat")
 SOFTMAXES = ("softmax", "softmax, temperature 0.7", "uniform", "local-m")
-SCORE_POSITIONS = ("none", "rotary", "alibi", "shaw, keys only", "tree, keys only")  # add nothing to the output
+SCORE_POSITIONS = (
+    "none",
+    "rotary",
+    "alibi",
+    "quadratic",
+    "shaw, keys only",
+    "tree, keys only",
+)  # add nothing to the output
 
 # Each backend supports exactly the union of these Cartesian products.
 SUPPORTED: dict[str, tuple[Product, ...]] = {

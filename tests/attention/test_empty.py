@@ -28,7 +28,13 @@ CASES = [
     *((score, "softmax", "none", mask) for score in ("dot", "scaled dot", "additive") for mask in MASKS),
 ]
 FEW = [case for case in CASES if case[1:] == ("softmax", "none", "none")]  # for backends that are slow on the CPU
-NEVER_EMPTY = ("tree", "tree, keys only", "alibi", "rotary")  # positions that do not exist for every size of zero
+NEVER_EMPTY = (
+    "tree",
+    "tree, keys only",
+    "alibi",
+    "quadratic",
+    "rotary",
+)  # positions that do not exist for every size of zero
 
 
 def output(make: Make, case: tuple[str, str, str, str], backend: str, *, gradient: bool = False) -> Tensor | None:

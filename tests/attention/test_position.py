@@ -15,6 +15,7 @@ from qkv.attention.encoding import Learned, Sinusoidal
 from qkv.attention.mask import Causal, Padding
 from qkv.attention.operator import Attend, attend, build_request
 from qkv.attention.position import ALiBi, Position, Rotary
+from qkv.attention.quadratic import Quadratic
 from qkv.attention.relative import Relative, TreeRelative
 from qkv.attention.score_shape import CellIndex, ScoreShape
 from qkv.attention.spec import AttentionRequest, Backend
@@ -58,6 +59,7 @@ class PositionCase:
 POSITIONS = {
     "rotary": lambda: Rotary(DIM),
     "ALiBi": lambda: ALiBi(HEADS),
+    "quadratic": lambda: Quadratic(HEADS, columns=2).double(),
     "relative": lambda: Relative(DIM, 2).double(),
     "relative, keys only": lambda: Relative(DIM, 2, values=False).double(),
     "tree": lambda: TreeRelative(DIM, 2).double(),
@@ -180,6 +182,7 @@ from qkv.attention.backends import BACKENDS
 from qkv.attention.mask import Causal
 from qkv.attention.operator import attend, build_request
 from qkv.attention.position import ALiBi, Rotary
+from qkv.attention.quadratic import Quadratic
 from qkv.attention.relative import Relative, TreeRelative
 
 torch.manual_seed(0)
@@ -187,7 +190,7 @@ inputs = [torch.randn(2, 4, 6, 8) for _ in range(3)]
 distances = torch.randint(-3, 4, (2, 6, 6))
 tree = TreeRelative(8, 2, values=False)
 start = torch.tensor([0, 2])
-for term in (Rotary(8), ALiBi(4), Relative(8, 2), Relative(8, 2, values=False), tree):
+for term in (Rotary(8), ALiBi(4), Quadratic(4, 2), Relative(8, 2), Relative(8, 2, values=False), tree):
 
     def run(query, key, value, backend="auto"):
         position = term.with_distances(distances) if term is tree else term
@@ -208,13 +211,14 @@ def test_every_position_compiles_as_one_graph_and_matches_on_all_backends():
     process = subprocess.run([sys.executable, "-c", UNCHECKED], capture_output=True, text=True, check=False)
     every = "flex reference sdpa"
     assert process.stdout.splitlines() == [
-        f"Rotary {every}", f"ALiBi {every}", "Relative reference", f"Relative {every}", f"TreeRelative {every}",
+        f"Rotary {every}", f"ALiBi {every}", f"Quadratic {every}", "Relative reference", f"Relative {every}",
+        f"TreeRelative {every}",
     ], process.stderr[-2000:]  # fmt: skip
 
 
 def only_row(position: Position, row: int) -> Position:
     """The position for one row of the batch."""
-    if isinstance(position, Rotary | ALiBi | Relative):
+    if isinstance(position, Rotary | ALiBi | Quadratic | Relative):
         return position
     return position.term.with_distances(position.distances[row : row + 1, 0])
 

@@ -102,7 +102,7 @@ def test_the_order_of_patches_matters_through_positions_only():
     torch.testing.assert_close(model(images()), model(flipped_images))
 
 
-@pytest.mark.parametrize("position", ["rotary", "relative", "alibi", "sinusoidal"])
+@pytest.mark.parametrize("position", ["rotary", "relative", "alibi", "quadratic", "sinusoidal"])
 def test_other_positions_encode_the_order_of_patches(position):
     model = model_with(position=position)
     flipped_images = torch.cat(images().split(4, dim=3)[::-1], dim=3)

@@ -8,6 +8,7 @@ from qkv.attention.hard import Hard
 from qkv.attention.mask import AnyMask, Causal, Dense, Documents, Mask, Padding, Prefix, Window
 from qkv.attention.operator import Attend, attend, explain
 from qkv.attention.position import ALiBi, Position, Rotary
+from qkv.attention.quadratic import Quadratic
 from qkv.attention.relative import Relative, TreeRelative
 from qkv.attention.score import (
     Additive,
@@ -64,6 +65,7 @@ __all__ = [
     "Position",
     "PositionalEncoding",
     "Prefix",
+    "Quadratic",
     "Relative",
     "Rotary",
     "ScaledDot",

@@ -50,6 +50,7 @@ class Sizes(NamedTuple):
         hidden: Default hidden size of an additive score, and default rank of a bilinear one.
         max_keys: Maximum number of keys.
         heads: Number of heads.
+        grid: Rows and columns of the patches of an image; None if the keys are no patches.
     """
 
     query: int
@@ -57,6 +58,7 @@ class Sizes(NamedTuple):
     hidden: int
     max_keys: int
     heads: int = 1
+    grid: tuple[int, int] | None = None
 
 
 class Score(AttentionTerm, nn.Module, ABC):

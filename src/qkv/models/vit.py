@@ -23,7 +23,7 @@ from pydantic import Field, Strict, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention import Learned, Sizes
+from qkv.attention import Learned, Quadratic, Sizes
 from qkv.config import (
     AlignTerm,
     Config,
@@ -106,7 +106,7 @@ class ViTConfig(Config):
     @property
     def sizes(self) -> Sizes:
         """Sizes of an attention head; the keys are the class token and the patches."""
-        return head_sizes(self.dim, self.heads, 1 + self.grid[0] * self.grid[1])
+        return head_sizes(self.dim, self.heads, 1 + self.grid[0] * self.grid[1])._replace(grid=self.grid)
 
     @model_validator(mode="after")
     def _check(self) -> "ViTConfig":
@@ -177,7 +177,7 @@ class ViT(Model):
             z = z + self.positions(z.shape[1])
         z = self.dropout(z)
         for block in self.encoder:
-            z = block(z)
+            z = block(z, grid)
         return self.norm(z)
 
     def interpolate_positions(
@@ -249,9 +249,12 @@ class Block(nn.Module):
             nn.Sequential(Dropout(config.dropout), StochasticDepth(skip)) if skip else Dropout(config.dropout)
         )
 
-    def forward(self, z: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, z: Float[Tensor, "batch tokens dim"], grid: tuple[int, int]) -> Float[Tensor, "batch tokens dim"]:
+        position = self.attention.attend.position
+        if isinstance(position, Quadratic):
+            position = position.on_grid(grid[1])
         # before(z): LN(z) with pre-norm, else z.   after(z, y): z + y, or y without residual; then LN with post-norm.
-        attended, _ = self.attention(self.attention_norm.before(z))
+        attended, _ = self.attention(self.attention_norm.before(z), position=position)
         z = self.attention_norm.after(z, self.dropout(attended))
         if self.ffn is None:
             return z

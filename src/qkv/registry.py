@@ -209,9 +209,9 @@ def loaded_plugins() -> list[Path | str]:
     return [*files, *sorted(name for name in modules if name.partition(".")[0] != package)]
 
 
-def registered_in_main() -> bool:
-    """Return whether a class was registered by the script or notebook itself, which other processes cannot import."""
-    return any(cls.__module__ == MAIN for classes in _classes.values() for cls in classes.values())
+def names_in_main() -> set[str]:
+    """Return the names of classes that the script or notebook itself registered; other processes cannot import it."""
+    return {name for classes in _classes.values() for name, cls in classes.items() if cls.__module__ == MAIN}
 
 
 @cache

@@ -1,5 +1,6 @@
 """Ablated heads output zeros until they are restored."""
 
+import gc
 import subprocess
 import sys
 
@@ -94,6 +95,50 @@ def test_heads_are_restored_if_the_block_raises():
     with pytest.raises(ZeroDivisionError), qkv.ablate(model, 0, [0]):
         raise ZeroDivisionError
     assert model(x).equal(plain)
+
+
+def test_heads_stay_ablated_if_the_result_is_discarded():
+    model, x = make(), torch.randn(1, 4, 12)
+    with qkv.ablate(model, 0, [0]):
+        expected = model(x)
+    qkv.ablate(model, 0, [0])
+    gc.collect()
+    assert model(x).equal(expected)
+
+
+# A module of PyTorch, in a separate process, because its ablation is never undone.
+DISCARDED = """
+import gc
+import torch
+from torch import nn
+import qkv
+
+layer, x = nn.MultiheadAttention(8, 2).eval(), torch.randn(3, 1, 8)
+with qkv.ablate(layer, "attention", [0]):
+    expected = layer(x, x, x)[0]
+qkv.ablate(layer, "attention", [0])
+gc.collect()
+assert layer(x, x, x)[0].equal(expected)
+kept = qkv.ablate(layer, "attention", [1])
+"""
+
+
+def test_ablations_that_are_not_restored_end_with_the_process_without_a_message():
+    process = subprocess.run([sys.executable, "-c", DISCARDED], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_a_layer_that_cannot_be_ablated_leaves_the_others_intact(monkeypatch):
+    def fail(*args, **options):
+        raise ZeroDivisionError
+
+    model = nn.ModuleList(nn.MultiheadAttention(8, 2) for _ in range(2))
+    monkeypatch.setattr(model[1], "register_forward_hook", fail)
+    with pytest.raises(ZeroDivisionError) as raised:
+        qkv.ablate(nn.ModuleDict({"encoder": model}), "encoder", [0])
+    assert raised.tb is not None  # which would keep generators alive
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model)
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 def test_a_name_may_match_several_layers():

@@ -70,8 +70,10 @@ def test_functions_of_models_name_themselves_and_their_arguments():
     [
         ({"mask": torch.zeros(3, 3)}, "mask == 0"),
         ({"mask": "causal"}, r"Causal\(...\)"),
-        ({"position": Sinusoidal(4)}, "embeddings"),
+        ({"position": "rotary"}, r"Rotary\(...\)"),
+        *(({"position": position}, "embeddings$") for position in (Sinusoidal(4), Sinusoidal, "sinusoidal")),
         ({"score": Entmax()}, "not an Entmax"),
+        ({"mask": 3}, "not an int"),
         ({"query": torch.ones(1, 3, 4)}, r"\[:, None\]"),
         ({name: torch.ones(1, 2, 3, 4, dtype=torch.long) for name in ("query", "key", "value")}, "floating-point"),
     ],

@@ -140,11 +140,14 @@ def test_show_writes_recordings(qkv: Command, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write_wav(tmp_path / "in" / "1.wav", 0.5)
     (tmp_path / "in" / "1.txt").write_text("one")
-    done = qkv("data", "show", tmp_path / "in", "--output", tmp_path / "out")
-    (written,) = (tmp_path / "out").iterdir()
+    done = qkv("data", "show", tmp_path / "in", "--output", tmp_path / "new" / "out")
+    (written,) = (tmp_path / "new" / "out").iterdir()
     assert str(written) in done.out
     before, after = (WavFile.open(path).read() for path in (tmp_path / "in" / "1.wav", written))
     np.testing.assert_allclose(after, before, atol=2 / 32767)
+    written.write_text("mine")
+    assert "not empty" in qkv("data", "show", tmp_path / "in", "--output", tmp_path / "new" / "out").error
+    assert written.read_text() == "mine"
 
 
 def test_a_hash_mismatch_is_an_error_and_leaves_the_cache_empty(qkv: Command, served: Path, cache: Path) -> None:

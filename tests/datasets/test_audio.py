@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qkv.datasets.formats import audio
-from qkv.datasets.formats.audio import WavFile
+from qkv.datasets.formats.audio import WavFile, encode_wav
 from qkv.errors import InputError
 
 VALUES = np.array([[0.0, 0.5], [-1.0, 0.25], [0.75, -0.5], [-0.25, -0.25]])  # exact in 8 bits
@@ -55,6 +55,12 @@ def test_channels_are_averaged_in_every_format(tmp_path: Path, kind: int, bits: 
     np.testing.assert_array_equal(file.read(1, 2), MEAN[1:3].astype(np.float32))
     assert len(file.read(3, 10)) == 1
     assert len(file.read(4)) == 0
+
+
+def test_samples_beyond_the_range_are_clipped(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(encode_wav(np.array([1.5, -1.5, 0.5], dtype=np.float32), 8000))
+    np.testing.assert_allclose(WavFile.open(path).read(), [1, -1, 0.5], atol=2 / 32767)
 
 
 def test_files_of_the_standard_library_are_read(tmp_path: Path) -> None:

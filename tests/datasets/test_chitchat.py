@@ -83,12 +83,36 @@ def test_messages_are_turns_and_those_of_the_system_the_prompt(key, speaker, tex
     assert parse_dialogues([json.dumps(line)], "f") == [Dialogue(("Hi you", "Hello. Well?", "Yes"), "Be brief.")]
     for bad, word in (
         ([{speaker: first, text: "Hi"}], "1 turn"),
-        ([{speaker: first, text: "Hi"}, {speaker: second, text: None}], "message 2"),
+        ([{speaker: first, text: "Hi"}, {speaker: second, text: ""}], "message 2"),
+        ([{speaker: first, text: "Hi"}, {speaker: second}], "message 2"),
+        ([{speaker: first, text: "Hi"}, {speaker: second, text: ["Hello"]}], "message 2"),
         (["Hi", "Hello"], "message 1"),
-        ([{speaker: name, text: "Hi"} for name in (first, second, "tool")], "tool"),
+        ([{speaker: name, text: "Hi"} for name in ("Ann", "Bo", "Cy")], "Cy"),
+        ([{speaker: first, text: "Hi"}, {speaker: second, text: None}], "no dialogues"),
     ):
         with pytest.raises(InputError, match=word):
             parse_dialogues([json.dumps({key: bad})], "f")
+
+
+def test_calls_of_tools_and_other_roles_are_skipped_with_a_note(tmp_path):
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    weather = [
+        {"role": "user", "content": "Is it cold?"},
+        {"role": "assistant", "content": "Wait."},
+        call,
+        {"role": "tool", "content": "", "tool_call_id": "1"},
+        {**call, "content": ""},
+        {"role": "tool", "content": [{"text": "3"}]},
+        {"role": "assistant", "content": "Yes."},
+    ]
+    lines = [json.dumps({"messages": messages}) for messages in (weather, [weather[0], call])]
+    notes = []
+    assert parse_dialogues(lines, "f", notes) == [Dialogue(("Is it cold?", "Wait. Yes."))]
+    (note,) = notes
+    for words in ("3 message(s) without text", "2 message(s) of other roles (tool)", "1 dialogue(s)"):
+        assert words in note
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines[:1], json.dumps({"turns": ["a", "b"]})]))
+    assert any("(tool)" in note for note in load("dialogues", train=(str(tmp_path / "a.jsonl"),)).notes)
 
 
 def test_a_file_without_dialogues_is_an_error():

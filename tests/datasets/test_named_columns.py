@@ -62,6 +62,7 @@ def test_columns_are_found_by_their_names_in_any_order(tmp_path, name, header):
         ("tagged", [{"tokens": ["Ann", f"{number}"], "ner_tags": ["B-PER", "O"]} for number in range(20)]),
         ("questions", [{"question": f"{n}?", "context": f"It is {n}.", "answer": f"{n}"} for n in range(20)]),
         ("dialogues", [{"turns": [f"Hello {number}!", "Hi!"]} for number in range(20)]),
+        ("text", [{"text": f"One day {number}\nof many."} for number in range(20)]),
     ],
 )
 def test_a_json_array_is_read_like_json_lines(tmp_path, kind, entries):
@@ -74,8 +75,17 @@ def test_a_json_array_is_read_like_json_lines(tmp_path, kind, entries):
 def test_a_broken_json_array_is_an_error(tmp_path):
     with pytest.raises(InputError, match="not valid JSON"):
         read(write(tmp_path, "a.json", '[{"text": "a", "label": '), "labelled")
-    with pytest.raises(InputError, match="line 2 is not an object"):
+    with pytest.raises(InputError, match="entry 2"):
         read(write(tmp_path, "a.json", '[{"text": "a", "label": "b"}, 3]'), "labelled")
+
+
+@pytest.mark.parametrize(("content", "message"), [("[]", "empty"), ("[1, 2, 3]", "entry 1"), ('["a", "b"]', "entry 1")])
+def test_a_json_array_without_objects_is_an_error(tmp_path, content, message):
+    path = write(tmp_path, "a.json", content)
+    with pytest.raises(InputError, match=message):
+        infer_kind([path])
+    with pytest.raises(InputError, match=message):
+        read(path, "text")
 
 
 @pytest.mark.parametrize(

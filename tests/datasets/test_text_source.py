@@ -80,6 +80,11 @@ def write_zst(path: Path, texts: list[str]) -> Path:
     return path
 
 
+def write_array(path: Path, texts: list[str]) -> Path:
+    path.write_text(json.dumps([{"text": text, "id": 1} for text in texts], indent=1))
+    return path
+
+
 def write_parquet(path: Path, texts: list[str]) -> Path:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"text": texts, "id": [*range(len(texts))]}), path, row_group_size=3)
@@ -103,6 +108,8 @@ def write_dataset(path: Path, texts: list[str]) -> Path:
 
 WRITERS: dict[str, Callable[[Path, list[str]], Path]] = {
     "texts.jsonl": write_jsonl,
+    "texts.ndjson": write_jsonl,
+    "texts.json": write_array,
     "texts.jsonl.gz": write_gz,
     "texts.jsonl.zst": write_zst,
     "texts.parquet": write_parquet,

@@ -13,6 +13,8 @@ from PIL import Image
 from qkv.datasets.detect import infer_kind
 from qkv.datasets.formats.audio import WavFile
 from qkv.errors import InputError
+from qkv.training.data_warnings import data_warnings
+from qkv.training.recipe import read_recipe
 from tests.datasets.build import dataset, load
 from tests.pipelines.recordings import write_wav
 
@@ -214,6 +216,17 @@ def test_recordings_are_read_with_tables_or_text_files(tmp_path):
     (tmp_path / "3.txt").write_text("three")
     with pytest.raises(InputError, match=r"3\.WAV"):
         load("speech", train=(str(tmp_path),))
+
+
+def test_recordings_are_checked_and_listed_without_reading_their_samples(tmp_path, monkeypatch):
+    for number in range(6):
+        write_wav(tmp_path / f"{number}.wav", 0.5, 8000, seed=number)
+        (tmp_path / f"{number}.txt").write_text(str(number))
+    monkeypatch.setattr(WavFile, "read", None)
+    recipe = read_recipe("speech-las", [f'data.train=["{tmp_path}"]'])
+    data = recipe.data.load()
+    assert {example["length"] for split in data.splits for example in data.preview(split)} == {"0.50 s"}
+    assert not list(data_warnings(recipe, data))
 
 
 def test_copies_of_a_recording_stay_in_one_split(tmp_path):

@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from qkv import registry
+from qkv.attention import Dot
 from qkv.errors import InputError
 from qkv.experiments import sweep as sweeps
 from qkv.experiments import sweep_workers
 from qkv.experiments.results import read_records
-from qkv.experiments.sweep import Evaluate, Sweep, SweepResult, TrialResult
+from qkv.experiments.sweep import Evaluate, Sweep, SweepResult, TrialResult, trial_jobs
 from qkv.experiments.sweep_report import cells, markdown, to_json, write_report
 from qkv.experiments.sweep_workers import TrialJob, read_status
 from qkv.experiments.t_test import mean_interval, welch
@@ -334,11 +336,17 @@ print(qkv.compare(
 
 
 @pytest.mark.parametrize(
-    ("script", "module"),
-    [("import qkv, my_score" + COMPARISON, "my_score.py"), (PLUGIN + COMPARISON, "unused.py")],
-    ids=["imported", "defined in the script"],
+    ("script", "module", "note"),
+    [
+        ("import qkv, my_score" + COMPARISON, "my_score.py", None),
+        (PLUGIN + COMPARISON, "unused.py", "note: 1 of 2 run(s)"),  # that of the other score is sent to a worker
+        (PLUGIN.replace("gaussian", "unused") + "import my_score" + COMPARISON, "my_score.py", None),
+    ],
+    ids=["imported", "defined in the script", "another one in the script"],
 )
-def test_a_script_compares_its_own_score_without_a_main_guard(script: str, module: str, tmp_path: Path) -> None:
+def test_a_script_compares_its_own_score_without_a_main_guard(
+    script: str, module: str, note: str | None, tmp_path: Path
+) -> None:
     (tmp_path / module).write_text(PLUGIN)
     (tmp_path / "compare.py").write_text(script)
     done = subprocess.run([sys.executable, "compare.py"], capture_output=True, text=True, cwd=tmp_path)
@@ -347,3 +355,39 @@ def test_a_script_compares_its_own_score_without_a_main_guard(script: str, modul
     assert len([*(tmp_path / "sweep" / "results").iterdir()]) == 2
     assert "epoch 1/1" in (tmp_path / "sweep" / "output" / "score=gaussian-0.txt").read_text()
     assert "epoch 1/1" not in done.stderr
+    assert ("note:" in done.stderr) == (note is not None)
+    assert note is None or note in done.stderr
+
+
+def test_only_runs_that_name_a_class_of_the_script_stay_in_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = type("Gaussian", (Dot,), {"__module__": registry.MAIN})
+    monkeypatch.setitem(registry._classes["score"], "gaussian", own)
+    jobs = trial_jobs([sweep_of({"model.score.name": ("dot", "gaussian", "additive")})], tmp_path)
+    assert [job.uses_main for job in jobs] == [False, True, False]
+
+
+MEASURE = """
+import os
+from pathlib import Path
+from qkv.experiments.sweep import Sweep
+from qkv.runtime.cluster import WorkerOptions
+
+def process(run, device):
+    return {"process": os.getpid()}
+
+settings = ["model.hidden_dim=8", "model.embedding_dim=8", "model.max_length=12", "train.epochs=1"]
+files = [f'data.{split}=["pairs.tsv"]' for split in ("train", "valid", "test")]
+sweep = Sweep("pairs-gru", {"model.score.name": ("dot", "additive")}, (0,), (*settings, *files), process)
+result = sweep.run(Path("sweep"), WorkerOptions(2), "cpu")
+assert not result.failures, result.failures
+assert {outcome.scores["process"] for outcome in result.outcomes} == {os.getpid()}
+"""
+
+
+def test_a_script_measures_with_its_own_function_without_a_main_guard(tmp_path: Path) -> None:
+    (tmp_path / "measure.py").write_text(MEASURE)
+    done = subprocess.run([sys.executable, "measure.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "note: 2 of 2 run(s)" in done.stderr

@@ -176,6 +176,15 @@ def test_load_with_a_dtype(folder: Path) -> None:
     assert {parameter.dtype for parameter in load(folder).parameters()} == {torch.float32}
 
 
+def test_a_network_is_a_model_only_where_it_is_accepted() -> None:
+    for source in (5, torch.nn.Linear(2, 2)):
+        with pytest.raises(InputError) as raised:
+            load(source)
+        assert "network" not in str(raised.value)
+    with pytest.raises(InputError, match="network"):
+        qkv.Generator(5)
+
+
 def test_an_unavailable_device_is_an_error(folder: Path) -> None:
     with pytest.raises(InputError, match="cuda:99"):
         load(folder, device="cuda:99")

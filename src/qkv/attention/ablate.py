@@ -18,8 +18,8 @@ from qkv.attention.layers import (
 )
 from qkv.attention.operator import Attend
 from qkv.attention.score_shape import Outputs, Weights, index_tensor
-from qkv.attention.torch_layers import ablating_torch_layer
-from qkv.attention.transformers_layers import ablating_layer
+from qkv.attention.torch_layers import ablate_torch_layer
+from qkv.attention.transformers_layers import ablate_transformers_layer
 from qkv.errors import InputError, ShapeError
 from qkv.registry import names_keywords
 
@@ -47,15 +47,15 @@ def ablate(model: nn.Module, layer: Layer, heads: Sequence[int]) -> "Ablation":
     layers = select_any_layers(model, [layer])
     for name, module in layers.items():
         check_heads(heads, name, head_count(module))
-    ablation = Ablation()
-    for name, module in layers.items():
-        if isinstance(module, nn.MultiheadAttention):
-            ablation.enter_context(ablating_torch_layer(module, heads))
-        elif isinstance(module, Attend):
-            ablation.enter_context(_ablating_attend(module, ZeroedHeads(name, heads)))
-        else:
-            ablation.enter_context(ablating_layer(model, module, ZeroedHeads(name, heads)))
-    return ablation
+    with Ablation() as ablation:  # an error undoes those of earlier layers
+        for name, module in layers.items():
+            if isinstance(module, nn.MultiheadAttention):
+                ablate_torch_layer(module, heads, ablation)
+            elif isinstance(module, Attend):
+                _ablate_attend(module, ZeroedHeads(name, heads), ablation)
+            else:
+                ablate_transformers_layer(model, module, ZeroedHeads(name, heads), ablation)
+        return ablation.pop_all()
 
 
 @final
@@ -74,20 +74,23 @@ class ZeroedHeads:
 
 @final
 class Ablation(ExitStack):
-    """Heads that are ablated until `restore` is called or the with block ends."""
+    """Heads that are ablated until `restore` is called or the with block ends.
+
+    It holds plain callbacks, not generators, which would restore the heads when they are garbage collected.
+    """
 
     def restore(self) -> None:
         """Restore the heads, except those that another ablation still covers; calling it again has no effect."""
         self.close()
 
 
-@contextmanager
-def _ablating_attend(attend: Attend, zeroed: ZeroedHeads) -> Iterator[None]:
+def _ablate_attend(attend: Attend, zeroed: ZeroedHeads, undo: ExitStack) -> None:
     attend.ablations = (*attend.ablations, zeroed)
-    try:
-        yield
-    finally:
-        attend.ablations = tuple(ablation for ablation in attend.ablations if ablation is not zeroed)
+    undo.callback(_remove_ablation, attend, zeroed)
+
+
+def _remove_ablation(attend: Attend, zeroed: ZeroedHeads) -> None:
+    attend.ablations = tuple(ablation for ablation in attend.ablations if ablation is not zeroed)
 
 
 @contextmanager

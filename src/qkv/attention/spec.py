@@ -143,10 +143,11 @@ def check_terms(score: object, position: object, mask: object, align: object, st
     terms = (("score", score, Score), ("align", align, Align), ("position", position, Position), ("mask", mask, Mask))
     for name, term, kind in terms:
         if not isinstance(term, kind) and (term is not None or name in ("score", "align")):
-            cls = _named(name, term) if isinstance(term, str) else term
-            hint = f" (did you mean qkv.attention.{cls.__name__}(...)?)" if isinstance(cls, type) else ""
-            if name == "position" and hasattr(term, "at"):
-                hint = ", which is added to the embeddings before attention"
+            named = _named(name, term) if isinstance(term, str) else term
+            cls = named if isinstance(named, type) else type(named)
+            hint = f" (did you mean qkv.attention.{cls.__name__}(...)?)" if issubclass(cls, kind) else ""
+            if name == "position" and hasattr(cls, "at"):
+                hint = f": {cls.__name__} is not a term of attention, but added to the embeddings"
             raise InputError(f"{name} must be a qkv.attention.{kind.__name__}, not {_type_name(term)}{hint}")
     if not (start is None or isinstance(start, int | Tensor)):
         raise InputError(f"start must be an integer or an integer tensor, not {_type_name(start)}")
@@ -161,8 +162,10 @@ def _named(kind: str, name: str) -> type | None:
 
 
 def _type_name(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     name = type(value).__name__
-    return f"the class {value.__name__}" if isinstance(value, type) else f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def transform_keys(

@@ -15,7 +15,7 @@ from torch import nn
 
 from qkv.attention.score_shape import index_tensor, select_along
 
-_slow_path_users: list[bool] = []  # whether the fused path was enabled, for each block that has switched it off
+_slow_path_users: list[bool] = []  # whether the fused path was enabled, for each user that has switched it off
 
 
 def torch_layers(model: nn.Module) -> dict[str, nn.MultiheadAttention]:
@@ -28,29 +28,31 @@ def torch_layers(model: nn.Module) -> dict[str, nn.MultiheadAttention]:
 def watching_torch_layers(layers: Mapping[str, nn.MultiheadAttention], records: Mapping[str, Any]) -> Iterator[None]:
     """Add the weights of each layer to the record of the same name."""
     with ExitStack() as hooks:
-        hooks.enter_context(without_fast_path())
+        disable_fast_path(hooks)
         for name, layer in layers.items():
             hooks.callback(layer.register_forward_hook(_recorder(records[name]), with_kwargs=True).remove)
         yield
 
 
-@contextmanager
-def without_fast_path() -> Iterator[None]:
-    """Switch off PyTorch's fused inference path; the last of overlapping blocks to end restores it."""
+def disable_fast_path(undo: ExitStack) -> None:
+    """Switch off PyTorch's fused inference path until `undo` is closed; the last of several users restores it."""
     _slow_path_users.append(torch.backends.mha.get_fastpath_enabled())
     torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        enabled = any(_slow_path_users)
-        _slow_path_users.pop()
-        if not _slow_path_users:
-            torch.backends.mha.set_fastpath_enabled(enabled)
+    undo.callback(_restore_fast_path)
 
 
-@contextmanager
-def ablating_torch_layer(layer: nn.MultiheadAttention, heads: tuple[int, ...]) -> Iterator[None]:
-    """Zero the output of some heads of a layer: set their columns of the output projection to zero."""
+def _restore_fast_path() -> None:
+    enabled = any(_slow_path_users)
+    _slow_path_users.pop()
+    if not _slow_path_users:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+def ablate_torch_layer(layer: nn.MultiheadAttention, heads: tuple[int, ...], undo: ExitStack) -> None:
+    """Zero the output of some heads of a layer until `undo` is closed.
+
+    The columns of the output projection of these heads are set to zero.
+    """
     dim = layer.head_dim
     columns = tuple(column for head in heads for column in range(head * dim, (head + 1) * dim))
     shadow = vars(layer.out_proj)  # an attribute of the instance is found before the parameter of the same name
@@ -68,11 +70,9 @@ def ablating_torch_layer(layer: nn.MultiheadAttention, heads: tuple[int, ...]) -
         else:
             shadow["weight"] = weight
 
-    with ExitStack() as hooks:
-        hooks.enter_context(without_fast_path())
-        hooks.callback(layer.register_forward_pre_hook(zero_columns).remove)
-        hooks.callback(layer.register_forward_hook(restore, prepend=True, always_call=True).remove)
-        yield
+    disable_fast_path(undo)
+    undo.callback(layer.register_forward_pre_hook(zero_columns).remove)
+    undo.callback(layer.register_forward_hook(restore, prepend=True, always_call=True).remove)
 
 
 def _recorder(record: Any) -> Any:

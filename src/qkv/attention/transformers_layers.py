@@ -7,8 +7,8 @@ is therefore in the weights. The implementation that the model had before is res
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ EAGER = "eager_attention_forward"  # of the Python module that defines a layer
 
 _RECORDS: dict[nn.Module, tuple[Any, ...]] = {}  # the records of each watched layer
 _ABLATIONS: dict[nn.Module, tuple[Callable[[Tensor], Tensor], ...]] = {}  # what changes the output of a layer
-_REPLACED: dict[int, tuple[str, int]] = {}  # the implementation of a config before, and how many blocks replace it
+_REPLACED: dict[int, tuple[str, int]] = {}  # the implementation of a config before, and how many users replace it
 
 
 def transformers_layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -58,25 +58,24 @@ def _eager_function(module: nn.Module) -> Any:
 @contextmanager
 def watching_layers(model: nn.Module, layers: Mapping[str, nn.Module], records: Mapping[str, Any]) -> Iterator[None]:
     """Add the weights of each layer to the record of the same name."""
-    with _eager_attention(model):
+    with ExitStack() as undo:
+        _use_eager_attention(model, undo)
         for name, layer in layers.items():
-            _RECORDS[layer] = (*_RECORDS.get(layer, ()), records[name])
-        try:
-            yield
-        finally:
-            for name, layer in layers.items():
-                _remove(_RECORDS, layer, records[name])
+            _add(_RECORDS, layer, records[name], undo)
+        yield
 
 
-@contextmanager
-def ablating_layer(model: nn.Module, layer: nn.Module, zeroed: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Apply `zeroed` to the output [batch, heads, query, dim] of a layer."""
-    with _eager_attention(model):
-        _ABLATIONS[layer] = (*_ABLATIONS.get(layer, ()), zeroed)
-        try:
-            yield
-        finally:
-            _remove(_ABLATIONS, layer, zeroed)
+def ablate_transformers_layer(
+    model: nn.Module, layer: nn.Module, zeroed: Callable[[Tensor], Tensor], undo: ExitStack
+) -> None:
+    """Apply `zeroed` to the output [batch, heads, query, dim] of a layer until `undo` is closed."""
+    _use_eager_attention(model, undo)
+    _add(_ABLATIONS, layer, zeroed, undo)
+
+
+def _add(table: dict[nn.Module, tuple[Any, ...]], layer: nn.Module, entry: Any, undo: ExitStack) -> None:
+    table[layer] = (*table.get(layer, ()), entry)
+    undo.callback(_remove, table, layer, entry)
 
 
 def _remove(table: dict[nn.Module, tuple[Any, ...]], layer: nn.Module, entry: Any) -> None:
@@ -87,25 +86,25 @@ def _remove(table: dict[nn.Module, tuple[Any, ...]], layer: nn.Module, entry: An
         del table[layer]
 
 
-@contextmanager
-def _eager_attention(model: nn.Module) -> Iterator[None]:
-    """Set the attention implementation; the last of overlapping blocks to end restores the one before."""
+def _use_eager_attention(model: nn.Module, undo: ExitStack) -> None:
+    """Set the attention implementation until `undo` is closed; the last of several users restores the one before."""
     _register()
     models = _pretrained_models(model)
     configs = list({id(config): config for part in models for config in _configs(part.config)}.values())
     for config in configs:
-        before, blocks = _REPLACED.get(id(config), (config._attn_implementation, 0))
-        _REPLACED[id(config)] = before, blocks + 1
-    try:
-        for part in models:
-            part.set_attn_implementation(QKV_EAGER)
-        yield
-    finally:
-        for config in configs:  # setting that of a config also sets those inside it
-            before, blocks = _REPLACED.pop(id(config))
-            config._attn_implementation = before if blocks == 1 else QKV_EAGER
-            if blocks > 1:
-                _REPLACED[id(config)] = before, blocks - 1
+        before, users = _REPLACED.get(id(config), (config._attn_implementation, 0))
+        _REPLACED[id(config)] = before, users + 1
+    undo.callback(_restore_attention, configs)
+    for part in models:
+        part.set_attn_implementation(QKV_EAGER)
+
+
+def _restore_attention(configs: Sequence[Any]) -> None:
+    for config in configs:  # setting that of a config also sets those inside it
+        before, users = _REPLACED.pop(id(config))
+        config._attn_implementation = before if users == 1 else QKV_EAGER
+        if users > 1:
+            _REPLACED[id(config)] = before, users - 1
 
 
 def _configs(config: Any) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from qkv.datasets.formats.folders import class_folders, find_splits, find_table,
 from qkv.datasets.formats.images import SUFFIXES
 from qkv.datasets.formats.roles import match_columns, missing_roles
 from qkv.datasets.formats.sniff import MAX_PLAUSIBLE_LABELS, WELL_FORMED, looks_tagged
-from qkv.datasets.formats.tables import JSON_LINES, TABLES, as_json_lines, parse_json, table_columns, table_rows
+from qkv.datasets.formats.tables import JSON, JSON_LINES, TABLES, as_json_lines, parse_json, table_columns, table_rows
 from qkv.datasets.formats.text_files import is_parsed, read_lines
 from qkv.datasets.shards.large_text import LARGE_BYTES
 from qkv.datasets.shards.text_source import COMPRESSIONS, SAVED, SAVED_SPLITS, PlainText
@@ -41,7 +41,7 @@ def _kind_of(paths: Sequence[Path], columns: Mapping[str, str] | None) -> str:
         return "text"
     if (is_parsed(path) or suffix in CONLL) and len(paths) == 1:
         return "tagged"
-    if suffix == ".json":
+    if suffix == JSON:
         squad = as_json_lines(read_lines(path), suffix, str(path))[1] == suffix
         return "questions" if squad else _kind_of_table(path, columns or {})
     if suffix in TABLES and len(paths) == 1:

@@ -270,7 +270,7 @@ class UserDialogues(UserFiles, TextDatasetConfig):
 
     def read_examples(self, paths: Sequence[Path], notes: list[str]) -> list[Dialogue]:
         files = ((as_json_lines(read_lines(path), path.suffix, str(path))[0], str(path)) for path in paths)
-        return [dialogue for lines, name in files for dialogue in parse_dialogues(lines, name)]
+        return [dialogue for lines, name in files for dialogue in parse_dialogues(lines, name, notes)]
 
     @staticmethod
     def key(example: Dialogue) -> str:

@@ -116,7 +116,7 @@ def open_evaluation(
     device: str = "auto",
 ) -> EvaluationSession:
     """Load a model and the splits, or the files, to evaluate it on; all options are checked before."""
-    name = type(model).__name__ if isinstance(model, nn.Module) else model_name(model)
+    name = model_name(model, network=True)
     folder = None if isinstance(model, nn.Module) else Path(name)
     if files and splits is not None:
         raise InputError("split cannot be combined with data")

@@ -1,14 +1,15 @@
 """Train and measure the trials of a sweep in processes of this machine, or as tasks on a Ray cluster.
 
-A trial has a process of its own with its share of the threads, so that one that is killed does not end the others. If
-the script or notebook itself registers a class, which other processes cannot import, the trials run in this process.
-Workers and the sweep exchange small files in the folder of the sweep, which the machines of a cluster share.
+A trial has a process of its own with its share of the threads, so that one that is killed does not end the others.
+Trials that use a class or function of the script or notebook itself, which other processes cannot import, run in this
+process. Workers and the sweep exchange small files in the folder of the sweep, which the machines of a cluster share.
 """
 
 import json
 import math
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -31,7 +32,7 @@ from qkv.errors import QkvError
 from qkv.hub.meta_model import meta_model
 from qkv.hub.model_folder import ModelFolder
 from qkv.metrics import Metric
-from qkv.registry import load_plugins, loaded_plugins, registered_in_main
+from qkv.registry import load_plugins, loaded_plugins, names_in_main
 from qkv.runtime import portable
 from qkv.runtime.cluster import WorkerOptions, place_workers, start_ray
 from qkv.runtime.device import pick_device
@@ -41,7 +42,7 @@ from qkv.runtime.portable import cpu_count
 from qkv.runtime.processes import end_with_parent
 from qkv.training import job as training
 from qkv.training.display import Display
-from qkv.training.recipe import read_recipe
+from qkv.training.recipe import Recipe, read_recipe
 from qkv.training.run import Best, Run
 from qkv.training.run_manifest import MANIFEST
 
@@ -103,14 +104,15 @@ class TrialJob:
     force: bool
     plugins: tuple[Path | str, ...]
     directory: Path  # that relative paths start from
+    uses_main: bool
     device: str = "cpu"
     threads: int = 1
 
     @classmethod
     def of(cls, trial: "Trial", folder: Path, measures: Mapping[str, Any], *, force: bool) -> "TrialJob":
         """Return the job of a trial."""
-        plugins, recipe = tuple(loaded_plugins()), trial.recipe.name
-        return cls(trial.name, recipe, trial.assignments, folder, measures, force, plugins, Path.cwd())
+        plugins, recipe, uses_main = tuple(loaded_plugins()), trial.recipe.name, _uses_main(trial.recipe)
+        return cls(trial.name, recipe, trial.assignments, folder, measures, force, plugins, Path.cwd(), uses_main)
 
     def run(self) -> bool:
         """Train from the newest checkpoint, measure the run and write its result; return whether it did not fail."""
@@ -153,8 +155,25 @@ class TrialJob:
             write_atomically(path, json.dumps({**results, measure_name: result}).encode())
 
 
+def _uses_main(recipe: Recipe) -> bool:
+    """Return whether a recipe, or the model that it starts from, may use a class of the script or notebook itself."""
+    names = names_in_main()
+    if not names or recipe.init is not None:
+        return bool(names)
+    return not names.isdisjoint(_strings(recipe.to_dict()))
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Yield all strings in nested dicts and lists, other than keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(item)
+
+
 class Job(Protocol):
-    """Work for a process of its own; a dataclass that can be pickled."""
+    """Work for a process of its own: a dataclass, which is pickled."""
 
     @property
     def name(self) -> str: ...
@@ -164,10 +183,17 @@ class Job(Protocol):
         """Folder for the status and the messages."""
 
     @property
+    def uses_main(self) -> bool:
+        """Whether it uses a registered class of the script or notebook itself, which other processes cannot import."""
+
+    @property
     def device(self) -> str: ...
 
     def run(self) -> bool:
-        """Do the work with `threads` threads; write the error to the status and return False if it fails."""
+        """Do the work with `threads` threads; write the error to the status and return False if it fails.
+
+        The `done` of the status becomes 1, unless it fails or is interrupted.
+        """
 
 
 class TrialWatcher(Protocol):
@@ -179,6 +205,9 @@ class TrialWatcher(Protocol):
     def finished(self, name: str) -> None:
         """Show that a job has ended."""
 
+    def print(self, text: str) -> None:
+        """Show a message."""
+
 
 def run_jobs(jobs: Sequence[Job], workers: WorkerOptions, device: str, watcher: TrialWatcher) -> None:
     """Run all jobs; an interrupt saves the running ones and is raised again."""
@@ -186,13 +215,40 @@ def run_jobs(jobs: Sequence[Job], workers: WorkerOptions, device: str, watcher: 
         write_atomically(job.folder / "output" / f"{job.name}.json", json.dumps(asdict(Status())).encode())
     if not jobs:
         return
-    in_processes = _run_here if registered_in_main() else _run_in_processes
-    run = _run_on_ray if workers.ray else in_processes
+    run = _run_on_ray if workers.ray else _run_on_this_machine
     for job, problem in run(jobs, workers, device, watcher):
         if problem and not read_status(job.folder, job.name).error:
             error = json.dumps(asdict(Status(error=problem)))
             write_atomically(job.folder / "output" / f"{job.name}.json", error.encode())
         watcher.finished(job.name)
+
+
+def _run_on_this_machine(
+    jobs: Sequence[Job], workers: WorkerOptions, device: str, watcher: TrialWatcher
+) -> Iterator[tuple[Job, str]]:
+    """Yield each job when it has ended, and what went wrong: in processes, then those that must run in this one."""
+    sent, kept = list[Job](), list[Job]()
+    for job in jobs:
+        (sent if not job.uses_main and _can_be_sent(job) else kept).append(job)
+    if kept:
+        watcher.print(
+            f"note: {len(kept)} of {len(jobs)} run(s) use a class or function of the script or notebook itself, which "
+            "other processes cannot import; they run in this process, one at a time. Move it to a module to use workers"
+        )
+    if sent:
+        yield from _run_in_processes(sent, workers, device, watcher)
+    if kept:
+        yield from _run_here(kept, workers, device, watcher)
+
+
+def _can_be_sent(job: Job) -> bool:
+    """Return whether a job can be pickled for a process that does not import the script."""
+    with _hidden_main():
+        try:
+            pickle.dumps(job)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return False
+    return True
 
 
 def _run_here(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from qkv.config import build
 from qkv.errors import CheckpointError, InputError, ModelNotFoundError
@@ -266,10 +267,13 @@ def _describe(kind: type[Any]) -> str:
     return getattr(kind, "kind_description", f"a {kind.__name__}")
 
 
-def model_name(model: object) -> str:
-    """Return the path or the name of a model; raise for an object that is neither."""
+def model_name(model: object, *, network: bool = False) -> str:
+    """Return the path or the name of a saved model, with `network` also the class of a network; raise for others."""
+    if network and isinstance(model, nn.Module):
+        return type(model).__name__
     if not isinstance(model, str | os.PathLike):
-        raise InputError(f"a model is a run, a folder, a name or a network, not {type(model).__name__}")
+        accepted = "a run, a folder, a name or a network" if network else "a run, a folder or a name"
+        raise InputError(f"a model is {accepted}, not {type(model).__name__}")
     return str(os.fspath(model))
 
 

@@ -85,7 +85,7 @@ class ChatBot:
             history_tokens >= MIN_HISTORY_TOKENS,
             f"history_tokens must be at least {MIN_HISTORY_TOKENS}, not {history_tokens}",
         )
-        self.name = type(model).__name__ if isinstance(model, nn.Module) else model_name(model)
+        self.name = model_name(model, network=True)
         self.history_turns, self.history_tokens = history_turns, history_tokens
         self.history: list[str] = []  # turns of the conversation so far, yours and the model's in alternation
         network: Any = model if isinstance(model, nn.Module) else load_as(Model, self.name, pick_device(device))

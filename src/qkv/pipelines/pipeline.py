@@ -59,11 +59,10 @@ class Pipeline:
             tokenizer: Replaces the tokenizer saved with the model.
             device: "auto", "cpu", "cuda", "cuda:N" or "mps".
         """
+        self.name = model_name(model, network=True)
         if not isinstance(model, nn.Module):
-            self.name = model_name(model)
             network = load_as(self.model_class, self.name, pick_device(device))
         else:
-            self.name = type(model).__name__
             network = model if device == "auto" else model.to(pick_device(device))
             if not isinstance(network, self.model_class):
                 kind = getattr(network, "kind_description", f"a {self.name}")

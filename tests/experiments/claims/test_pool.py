@@ -17,6 +17,7 @@ from qkv.experiments.claims.runner import RunOptions, run_claims
 from qkv.experiments.claims.sample_job import SampleJob, saved_sample
 from qkv.experiments.claims.verdict import Mean
 from qkv.experiments.sweep import Evaluate
+from qkv.experiments.sweep_workers import read_status
 from tests.cli.command import process
 from tests.experiments.claims.test_runner import MadeUp
 
@@ -148,6 +149,14 @@ def test_seeds_in_processes_measure_the_same_as_in_one(jobs, monkeypatch):
     jobs.clear()
     outcomes(InProcesses)
     assert not jobs  # the numbers are kept
+
+
+def test_seeds_of_a_claim_of_the_script_itself_are_measured_in_its_process(jobs, monkeypatch):
+    monkeypatch.setitem(registry._classes["claim"], "in-processes", InProcesses)
+    monkeypatch.setattr(InProcesses, "__module__", registry.MAIN)
+    assert outcomes(InProcesses)["in-processes"].record.measurements.seeds == (0, 1, 2)
+    assert not jobs  # which are run in processes
+    assert read_status(Path("out/work/small").absolute(), "in-processes-2").done == 1
 
 
 def test_a_saved_sample_of_other_code_is_not_used(jobs, monkeypatch):

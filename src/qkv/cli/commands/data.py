@@ -16,7 +16,7 @@ from qkv.cli.console import info, note, progress_bar, result, result_json, resul
 from qkv.config import build
 from qkv.errors import InputError
 from qkv.registry import nearest
-from qkv.runtime.files import name_output_errors
+from qkv.runtime.files import check_output_folder, name_output_errors
 
 if TYPE_CHECKING:
     from qkv.datasets.dataset import Dataset
@@ -176,7 +176,9 @@ def show(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="FOLDER", help="Write the images or recordings of the examples to this folder."
+            "--output",
+            metavar="FOLDER",
+            help="Write the images or recordings of the examples to this new or empty folder.",
         ),
     ] = None,
     data_dir: options.DataDir = None,
@@ -186,6 +188,8 @@ def show(
     from qkv.datasets.user_files import user_datasets
     from qkv.registry import registered
 
+    if output is not None:
+        check_output_folder(output)
     datasets, kinds = registered("dataset"), user_datasets()
     if target is not None and not Path(name).exists():
         raise InputError(f"{name}: no such file; a target file requires a source file")
@@ -249,7 +253,7 @@ def _show(name: str, loaded: "Dataset[Any]", split: str, count: int, output: Pat
                 raise InputError(f"--output: {name} has no images or recordings")
             path = output / f"{split}-{index}.{media[0]}"
             with name_output_errors(path):
-                output.mkdir(exist_ok=True)
+                output.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(media[1])
             example[media[0]] = str(path)
     info(f"{name}: {loaded.size(split):,} {loaded.unit}")

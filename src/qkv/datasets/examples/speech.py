@@ -48,6 +48,10 @@ class Utterances(ABC):
         """Return the number of samples of an utterance."""
 
     @abstractmethod
+    def text(self, index: int, key: str = "") -> str:
+        """Return the text of an utterance."""
+
+    @abstractmethod
     def utterance(self, index: int, key: str = "") -> Utterance:
         """Return an utterance; `key` is that of the epoch."""
 
@@ -84,8 +88,11 @@ class Recordings(Utterances):
     def samples(self, index: int, key: str = "") -> int:
         return self.files[index].samples
 
+    def text(self, index: int, key: str = "") -> str:
+        return self.transcripts[index]
+
     def utterance(self, index: int, key: str = "") -> Utterance:
-        return Utterance(self.files[index].read(), self.texts[index])
+        return Utterance(self.files[index].read(), self.text(index))
 
     def name(self, index: int) -> str:
         return str(self.files[index].path)
@@ -111,9 +118,9 @@ class SpeechDataset(Dataset[Utterances]):
     def preview(self, split: str) -> Iterator[dict[str, Any]]:
         examples = self.splits[split]
         for index in range(len(examples)):
-            utterance = examples.utterance(index)
+            seconds = examples.samples(index) / examples.rate
             file = {"recording": str(examples.files[index].path)} if isinstance(examples, Recordings) else {}
-            yield {**file, "text": utterance.text, "length": f"{len(utterance.waveform) / examples.rate:.2f} s"}
+            yield {**file, "text": examples.text(index), "length": f"{seconds:.2f} s"}
 
     def media(self, split: str, index: int) -> tuple[str, bytes]:
         utterances = self.splits[split]

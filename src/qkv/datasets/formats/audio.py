@@ -126,13 +126,13 @@ class Recording:
 
 
 def encode_wav(samples: Float32[ndarray, "samples"], rate: int) -> bytes:
-    """Return samples in [-1, 1] as a mono WAV file of 16 bits."""
+    """Return samples in [-1, 1] as a mono WAV file of 16 bits; other values are clipped."""
     data = io.BytesIO()
     with wave.open(data, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(rate)
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
+        file.writeframes((samples.clip(-1.0, 1.0) * 32767).astype("<i2").tobytes())
     return data.getvalue()
 
 

@@ -46,9 +46,27 @@ class Table:
 
 def as_json_lines(lines: Sequence[str], suffix: str, where: str) -> tuple[Sequence[str], str]:
     """Return a JSON array of objects (*.json) as JSON Lines, with their suffix; other data are returned as they are."""
-    if suffix.lower() != JSON or not next(filter(str.strip, lines), "").lstrip().startswith("["):
+    if suffix.lower() != JSON or not is_json_array(next(filter(str.strip, lines), "")):
         return lines, suffix
-    return [json.dumps(entry, ensure_ascii=False) for entry in parse_json("\n".join(lines), where)], JSON_LINES[0]
+    entries = parse_json_array("\n".join(lines), where)
+    return [json.dumps(entry, ensure_ascii=False) for entry in entries], JSON_LINES[0]
+
+
+def is_json_array(text: str) -> bool:
+    """Return whether a text, if it is JSON, is an array; its beginning suffices."""
+    return text.lstrip().startswith("[")
+
+
+def parse_json_array(text: str, where: str) -> list[dict[str, Any]]:
+    """Parse a JSON array of objects, at least one."""
+    entries = parse_json(text, where)
+    if not entries:
+        raise InputError(f"{where}: the JSON array is empty; expected an array of objects")
+    for number, entry in enumerate(entries, start=1):
+        if not isinstance(entry, dict):
+            shown = printable(repr(entry), 40)
+            raise InputError(f"{where}: entry {number} of the JSON array is not an object, but {shown}")
+    return list(entries)
 
 
 def parse_table(

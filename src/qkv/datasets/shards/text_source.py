@@ -1,8 +1,9 @@
 """Text of any size in files of the user, read in parts with constant memory.
 
-Files are plain text, JSON Lines, either of them compressed (.gz, .zst), tables (.parquet, .arrow), or a folder written
-by `datasets.Dataset.save_to_disk`. A part is a range of a file: bytes of a text, rows of a table. Where a text is split
-depends on the file alone, so that other processes can read its parts, each without the others.
+Files are plain text, JSON Lines, a JSON array of objects, each of them perhaps compressed (.gz, .zst), tables
+(.parquet, .arrow), or a folder written by `datasets.Dataset.save_to_disk`. A part is a range of a file: bytes of a
+text, rows of a table. Where a text is split depends on the file alone, so that other processes can read its parts,
+each without the others.
 """
 
 import codecs
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from qkv.datasets.formats.sniff import binary_kind
-from qkv.datasets.formats.tables import parse_json
+from qkv.datasets.formats.tables import JSON, JSON_LINES, is_json_array, parse_json, parse_json_array
 from qkv.errors import InputError
 from qkv.runtime.files import open_regular
 from qkv.runtime.text import printable_repr
@@ -166,6 +167,26 @@ class Table(TextFile):
     def _require_column(self, columns: Sequence[str]) -> None:
         if self.column not in columns:
             self._text(dict.fromkeys(columns), str(self.path))
+
+
+class JsonArray(Table):
+    """A JSON array with one document per object, in the field `column`; the file is read whole."""
+
+    @staticmethod
+    def detect(path: Path) -> bool:
+        """Return whether a file with JSON holds an array."""
+        return path.is_file() and is_json_array(next(PlainText(path, "").pieces(0, None), ""))
+
+    @property
+    def extent(self) -> int:
+        return len(self._entries())
+
+    def rows(self, begin: int, end: int) -> Iterator[Sequence[str | None]]:
+        entries = enumerate(self._entries()[begin:end], start=begin + 1)
+        yield [self._text(entry, f"{self.path}: entry {number}") for number, entry in entries]
+
+    def _entries(self) -> list[dict[str, Any]]:
+        return parse_json_array("".join(PlainText(self.path, "").pieces(0, None)), str(self.path))
 
 
 class Parquet(Table):
@@ -323,16 +344,18 @@ def _open_zstandard(path: Path) -> IO[bytes]:
 
 
 COMPRESSIONS = {".gz": _open_gzip, ".zst": _open_zstandard}
-FORMATS: dict[str, type[TextFile]] = {".jsonl": JsonLines, ".parquet": Parquet, ".arrow": Arrow}
+FORMATS: dict[str, type[TextFile]] = {**dict.fromkeys(JSON_LINES, JsonLines), ".parquet": Parquet, ".arrow": Arrow}
 SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"  # in folders of `datasets`
 
 
 def open_text(path: str | Path, column: str) -> TextFile:
-    """Return the reader of a file, by its name."""
+    """Return the reader of a file, by its name; a JSON file is an array, or else plain text."""
     path = Path(path)
     if path.is_dir():
         return SavedDataset(path, column)
     name = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
+    if name.suffix.lower() == JSON and JsonArray.detect(path):
+        return JsonArray(path, column)
     return FORMATS.get(name.suffix.lower(), PlainText)(path, column)
 
 

@@ -16,7 +16,7 @@ from qkv.errors import InputError, QkvError
 from qkv.experiments.claims.claim import SampledClaim, Scale
 from qkv.experiments.claims.measurements import Measurements, Sample, merge
 from qkv.experiments.sweep_workers import Status, read_status
-from qkv.registry import load_plugins, loaded_plugins, lookup
+from qkv.registry import load_plugins, loaded_plugins, lookup, names_in_main
 from qkv.runtime import provenance
 from qkv.runtime.documents import read_object
 from qkv.runtime.files import write_atomically
@@ -42,13 +42,15 @@ class SampleJob:
     folder: Path
     plugins: tuple[Path | str, ...]
     directory: Path  # that relative paths start from
+    uses_main: bool
     device: str = "cpu"
     threads: int = 1
 
     @classmethod
     def of(cls, claim: type[SampledClaim], scale: Scale, seed: int, folder: Path) -> "SampleJob":
         """Return the job of one seed."""
-        return cls(claim.registered_name, scale, seed, folder, tuple(loaded_plugins()), Path.cwd())
+        name, uses_main = claim.registered_name, claim.registered_name in names_in_main()
+        return cls(name, scale, seed, folder, tuple(loaded_plugins()), Path.cwd(), uses_main)
 
     @property
     def name(self) -> str:
@@ -73,6 +75,7 @@ class SampleJob:
         values = {name: float(value) for name, value in sample.values.items()}
         saved = SavedSample(values, series, time.monotonic() - began, provenance.source_hash())
         write_atomically(_path(self.folder, self.name), json.dumps(asdict(saved)).encode())
+        self._write_status(Status(1.0, "measured"))
         return True
 
     def _write_status(self, status: Status) -> None:

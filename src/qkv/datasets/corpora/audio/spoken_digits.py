@@ -13,7 +13,7 @@ by its index alone, identically on every machine.
 import csv
 import io
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
@@ -94,6 +94,9 @@ class DigitStrings(Utterances):
         parts, end = self._parts(index, key)
         return sum(part.samples for part in parts) + end
 
+    def text(self, index: int, key: str = "") -> str:
+        return _text_of(self._parts(index, key)[0])
+
     def utterance(self, index: int, key: str = "") -> Utterance:
         parts, end = self._parts(index, key)
         waveform = np.zeros(sum(part.samples for part in parts) + end, dtype=np.float32)
@@ -102,7 +105,7 @@ class DigitStrings(Utterances):
             digit = self._waveform(part)
             position += part.samples
             waveform[position - len(digit) : position] = digit
-        return Utterance(waveform, " ".join(DIGITS[part.recording.digit] for part in parts))
+        return Utterance(waveform, _text_of(parts))
 
     def hashed_bytes(self) -> Iterator[bytes | memoryview]:
         yield f"{self.split} {self.max_digits} {self.speed} {sorted(self.takes.items())!r}\n".encode()
@@ -127,6 +130,10 @@ class DigitStrings(Utterances):
             return digit
         times = np.arange(part.samples - part.pause) * part.speed
         return np.interp(times, np.arange(samples), digit).astype(np.float32)
+
+
+def _text_of(parts: Sequence[DigitSegment]) -> str:
+    return " ".join(DIGITS[part.recording.digit] for part in parts)
 
 
 class SpokenDigits(TextDatasetConfig):

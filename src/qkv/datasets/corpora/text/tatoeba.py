@@ -6,7 +6,7 @@ train has no pair with a source or a target of theirs.
 """
 
 import re
-from typing import Literal
+from typing import ClassVar, Literal
 from unicodedata import normalize
 
 from qkv.datasets.columns import PAIRS
@@ -38,6 +38,11 @@ class Tatoeba(PairConfig):
         {"deu-eng.zip": (4012023, "b7688f84f99fa33c17397c14d8bd9cef1fdeb2ee0bf50074767023aee8926e28")},
     )
     columns = PAIRS
+    remarks: ClassVar = {
+        "en-de": "`tatoeba-transformer-phrases` started from the weights of the row `tatoeba-transformer`, which were "
+        "packaged as `tatoeba-en-de` at that time. This name now is the fine-tuned model itself, so the command does "
+        "not reproduce the row; instead, pass a run of `tatoeba-transformer`, stopped at 48 % of its steps, as `init`."
+    }
 
     source: Literal["en", "de"] = "en"  # source language
     target: Literal["en", "de"] = "de"  # target language

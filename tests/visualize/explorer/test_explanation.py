@@ -21,7 +21,7 @@ METHODS = ("attention", "gradient", "leave_one_out")
 
 
 class Known:
-    """What an explanation of a text says of its units."""
+    """The attributes of an explained text."""
 
     unit = "token"
     grid = None

@@ -114,7 +114,7 @@ class Page:
         """Move the pointer to a cell of a panel over time."""
         script = """
             const [panel, row, column] = arguments, { timeline } = qkvExplorer.shown().handle;
-            const { x, y, w, h } = timeline.place({ panel, row, column });
+            const { x, y, w, h } = timeline.cornerOf({ panel, row, column });
             scrollBy(0, timeline.canvas.getBoundingClientRect().y + y - innerHeight / 2);
             const box = timeline.canvas.getBoundingClientRect();
             return [box.x + x - w / 2, box.y + y + h / 2];

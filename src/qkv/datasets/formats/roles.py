@@ -125,24 +125,24 @@ def match_columns(
         column = next((free[key] for key in candidates if key in free), None)
         if role.name not in matched and column is not None:
             matched[role.name] = column
-    while by_parts and (found := _match_parts(names, roles, matched)):
-        matched |= found
+    while by_parts and (columns_by_part := _match_parts(names, roles, matched)):
+        matched |= columns_by_part
     return matched
 
 
 def _match_parts(names: Sequence[str], roles: Sequence[Role], matched: Mapping[str, str]) -> dict[str, str]:
     """Return the columns of required roles that one of the other columns, and only one, has a part of its name for."""
     free = {name: name_parts(name) for name in names if name not in matched.values()}
-    found = {}
+    columns = {}
     for role in roles:
         if role.name in matched or not role.required:
             continue
         candidates = [name for name, parts in free.items() if _names_role(parts, role)]
         preferred = [name for name in candidates if role.name in free[name]] or candidates
         if len(preferred) == 1:
-            found[role.name] = preferred[0]
-    counts = Counter(found.values())
-    return {role: name for role, name in found.items() if counts[name] == 1}
+            columns[role.name] = preferred[0]
+    counts = Counter(columns.values())
+    return {role: name for role, name in columns.items() if counts[name] == 1}
 
 
 def _names_role(parts: Sequence[str], role: Role) -> bool:

@@ -272,7 +272,7 @@ function shortcut(event) {
   }
 }
 
-/** Show another payload in the place of this one, in served mode. */
+/** Show another payload instead of this one, in served mode. */
 function replacePayload({ examples, notes, title, titled, model, command, view }) {
   const first = !payload.examples.length;
   Object.assign(payload, { examples, notes, title, titled, model, command, view });

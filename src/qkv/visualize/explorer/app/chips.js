@@ -49,9 +49,9 @@ export function tokenChips(container, { id, point, pinned, leave, spell = spelle
     },
     /** Mark a token; `centre` is the token to scroll to. */
     select(index, isPinned, centre) {
-      const place = chips.all.indexOf(index ?? centre);
-      if (place >= 0 && (place < chips.first || place >= chips.first + WINDOW)) {
-        turn(place - WINDOW / 2);
+      const position = chips.all.indexOf(index ?? centre);
+      if (position >= 0 && (position < chips.first || position >= chips.first + WINDOW)) {
+        turn(position - WINDOW / 2);
         shade();
       }
       mark(group, index);

@@ -90,13 +90,13 @@ export function describe(plane, { row, column }, words = {}) {
 
 /** At most five indices with the largest stored weights of at least 0.01. */
 function largest(indices, weight) {
-  const found = [];
+  const best = [];
   for (const index of indices) {
     const { value, stored } = weight(index);
     if (!stored || value < 0.01) continue;
-    const place = found.findIndex(each => each.value < value);
-    found.splice(place < 0 ? found.length : place, 0, { index, value });
-    if (found.length > 5) found.pop();
+    const rank = best.findIndex(each => each.value < value);
+    best.splice(rank < 0 ? best.length : rank, 0, { index, value });
+    if (best.length > 5) best.pop();
   }
-  return found.map(each => each.index);
+  return best.map(each => each.index);
 }

@@ -11,16 +11,16 @@ const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
 export function gestures(canvas, surface, { point, pinned }) {
   const fingers = new Map(); // pressed pointers: { x, y }
   let dragged = false;
-  const place = event => ({ x: event.offsetX, y: event.offsetY });
+  const position = event => ({ x: event.offsetX, y: event.offsetY });
   const changed = () => { canvas.style.touchAction = surface.zoomed() ? "none" : "pan-y"; surface.redraw(); };
   const leave = () => point(null);
 
   canvas.addEventListener("pointerdown", event => {
-    fingers.set(event.pointerId, place(event));
+    fingers.set(event.pointerId, position(event));
     dragged = fingers.size > 1;
   });
   canvas.addEventListener("pointermove", event => {
-    const before = fingers.get(event.pointerId), now = place(event);
+    const before = fingers.get(event.pointerId), now = position(event);
     if (before && fingers.size === 2) pinch(surface, fingers, event.pointerId, now);
     else if (before && surface.zoomed() && (dragged || Math.hypot(now.x - before.x, now.y - before.y) > DRAG))
       surface.pan(before.x - now.x, before.y - now.y);
@@ -41,7 +41,7 @@ export function gestures(canvas, surface, { point, pinned }) {
   canvas.addEventListener("blur", leave);
   canvas.addEventListener("wheel", event => {
     if (event.ctrlKey || event.metaKey) surface.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.002)),
-      place(event));
+      position(event));
     else if (!surface.zoomed() || !surface.pan(event.deltaX, event.deltaY)) return; // the page scrolls
     event.preventDefault();
     changed();

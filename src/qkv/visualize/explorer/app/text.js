@@ -20,7 +20,7 @@ export const clipped = (text, longest = LONGEST_TEXT) =>
 // An empty token is a space that the tokenizer strips from the beginning of a text.
 const pieces = (token, longest) => clipped(token, longest).split(INVISIBLE).filter(Boolean);
 
-/** A token with marks in the place of invisible characters. */
+/** A token with marks instead of invisible characters. */
 export const visible = (token, longest = LONGEST_TOKEN) =>
   pieces(token, longest).map(piece => INVISIBLE.test(piece) ? markOf(piece) : piece).join("") || MARKS[" "];
 
@@ -36,10 +36,10 @@ export function spelled(token) {
 }
 
 function marked(text, mark) {
-  const made = document.createElement("span");
-  Object.assign(made, { textContent: text, className: "mark" });
-  made.dataset.mark = mark;
-  return made;
+  const span = document.createElement("span");
+  Object.assign(span, { textContent: text, className: "mark" });
+  span.dataset.mark = mark;
+  return span;
 }
 
 /** Whether most tokens are single characters. */

@@ -42,7 +42,7 @@ export function timeline(container, { label, tell, point, pinned }) {
     tip.hidden = !cell;
     if (tip.hidden) return;
     tip.replaceChildren(...tell(cell));
-    const { x, y } = place(map, cell);
+    const { x, y } = cornerOf(map, cell);
     placeTip(tip, stage, x, y);
   };
   const resize = () => {
@@ -56,7 +56,7 @@ export function timeline(container, { label, tell, point, pinned }) {
   gestures(canvas, surfaceOf(map, redraw), { point, pinned });
 
   return {
-    canvas, tip, place: cell => place(map, cell),
+    canvas, tip, cornerOf: cell => cornerOf(map, cell),
     show(panels, axis) {
       const same = map.axis && map.axis.from === axis.from && map.axis.to === axis.to;
       Object.assign(map, { panels, axis }, same ? {} : { from: axis.from, to: axis.to });
@@ -102,7 +102,7 @@ const across = (map, time) => map.left + (time - map.from) / span(map) * map.plo
 const timeOf = ({ start, step }, column) => start + column * step;
 
 /** The upper right corner of a cell. */
-function place(map, { panel, row, column }) {
+function cornerOf(map, { panel, row, column }) {
   const shown = map.panels[panel];
   return { x: across(map, timeOf(shown, column + 1)), y: map.tops[panel] + row * shown.rowHeight,
     w: shown.step / span(map) * map.plot, h: shown.rowHeight };
@@ -140,7 +140,7 @@ function items(map, { ink, paper }) {
   const text = (x, y, text, anchor, { bold = false, size = FONT } = {}) =>
     ({ type: "text", x, y, text, size, anchor, fill: ink, bold });
   const drawn = panels.flatMap((panel, index) => [...imageOf(map, index), ...(panel.dots ?? []).map(([row, column]) => {
-    const { x, y, w, h } = place(map, { panel: index, row, column }), side = Math.max(3, 0.45 * Math.min(w, h));
+    const { x, y, w, h } = cornerOf(map, { panel: index, row, column }), side = Math.max(3, 0.45 * Math.min(w, h));
     return { type: "rect", x: x - (w + side) / 2, y: y + (h - side) / 2, w: side, h: side, fill: WRONG };
   })]);
   // What is left and right of the visible time is covered.

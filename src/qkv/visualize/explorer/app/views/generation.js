@@ -25,12 +25,12 @@ export const generation = {
     const go = step => state.set({ step: String(Math.min(last, Math.max(1, step))), pointed: null });
     const previous = button("‹ Previous", () => go(stepOf(state, steps, prompt) - 1), { id: "previous-step" }),
       next = button("Next ›", () => go(stepOf(state, steps, prompt) + 1), { id: "next-step" });
-    const place = element("span", "", { className: "note", id: "step" });
+    const counter = element("span", "", { className: "note", id: "step" });
     const bars = element("ol", "", { className: "candidates", id: "candidates", ariaLabel: "Most likely next tokens" });
     const outcome = element("p", "", { id: "outcome", ariaLive: "polite" }),
       readout = element("p", "", { id: "readout", ariaLive: "polite" }),
       scale = element("div", "", { className: "scale" });
-    container.append(element("div", "", { className: "stepper" }, previous, next, place));
+    container.append(element("div", "", { className: "stepper" }, previous, next, counter));
     const chips = tokenChips(container, { id: "steps", leave: () => {}, point: () => {}, pinned: index => go(index) });
     container.append(outcome, bars, element("p", NOTE, { className: "note" }));
     const heads = headStrip(container, payload, state);
@@ -56,7 +56,7 @@ export const generation = {
       chips.select(step < last ? step : null, false, Math.min(step, last - 1));
       previous.disabled = step <= 1;
       next.disabled = step >= last;
-      place.textContent = step < last ? `Step ${step} of ${last}` : `Step ${last} of ${last}: after the last token`;
+      counter.textContent = step < last ? `Step ${step} of ${last}` : `Step ${last} of ${last}: after the last token`;
       outcome.replaceChildren(...outcomeNodes(steps[row], tokens, step));
       bars.replaceChildren(...steps[row].candidates.map(([token, p], i) =>
         candidateBar(token.trim() ? spelled(token) : [blank(token)], p, steps[row].rank === i + 1)));

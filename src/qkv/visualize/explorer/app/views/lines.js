@@ -120,9 +120,9 @@ function layersOf(payload, state, plane, colours) {
 }
 
 const swatch = hue => {
-  const made = element("span", "", { className: "swatch", ariaHidden: "true" });
-  made.style.cssText = `display: inline-block; background: ${hue};`;
-  return made;
+  const box = element("span", "", { className: "swatch", ariaHidden: "true" });
+  box.style.cssText = `display: inline-block; background: ${hue};`;
+  return box;
 };
 
 /** Checkboxes of the heads to overlay. */
@@ -156,16 +156,16 @@ function around(indices, chosen) {
 
 /** The links { row, column, weight, layer } of the largest weights, largest first. */
 function strongest(layers, rows, columns) {
-  const found = [];
+  const candidates = [];
   for (const layer of layers)
     for (const row of rows)
       for (const column of columns) {
         const weight = drawnWeight(layer.plane, row, column);
-        if (weight >= LEAST) found.push({ row, column, weight, layer });
+        if (weight >= LEAST) candidates.push({ row, column, weight, layer });
       }
-  found.sort((a, b) => b.weight - a.weight);
-  const links = found.slice(0, MOST_LINES);
-  links.limited = found.length > MOST_LINES;
+  candidates.sort((a, b) => b.weight - a.weight);
+  const links = candidates.slice(0, MOST_LINES);
+  links.limited = candidates.length > MOST_LINES;
   return links;
 }
 
@@ -232,8 +232,8 @@ function stripes(weights, layers) {
 function figure({ plane, layers, rows, columns, links }, state, { ink, ramp }) {
   const named = layers.length > 1, left = 170, width = 2 * left + GAP, top = named ? 32 : 8,
     stroke = ramp[ramp.length - 3];
-  const label = (index, tokens, x, anchor, place) =>
-    ({ type: "text", x, y: top + (place + 0.5) * ROW, text: clipped(visible(tokens[index]), 24), size: 13, anchor,
+  const label = (index, tokens, x, anchor, i) =>
+    ({ type: "text", x, y: top + (i + 0.5) * ROW, text: clipped(visible(tokens[index]), 24), size: 13, anchor,
       fill: ink });
   const pointed = state.row !== null || state.column !== null ? state : null;
   const paths = links.map(link => {

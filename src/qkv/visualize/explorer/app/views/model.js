@@ -85,15 +85,15 @@ function show(grid, payload, state, sort, descending) {
   const statistic = index => sort ? all[index].map.statistics[sort][all[index].head] ?? Infinity : 0;
   if (sort) order.sort((a, b) => (descending ? -1 : 1) * (statistic(a) - statistic(b)));
   const cell = index => {
-    const { map, head, label } = all[index], made = option(index, thumbnailCanvas(payload, state, map, head));
+    const { map, head, label } = all[index], box = option(index, thumbnailCanvas(payload, state, map, head));
     const value = sort && map.statistics[sort][head],
       text = sort ? value === null ? "–" : value.toFixed(STATISTICS[sort][2]) : "";
-    if (sort) made.append(element("span", label), element("span", text, { className: "value" }));
-    made.ariaLabel = [label,
+    if (sort) box.append(element("span", label), element("span", text, { className: "value" }));
+    box.ariaLabel = [label,
       ...Object.entries(STATISTICS).map(([name, [, , decimals]]) =>
         `${name} ${map.statistics[name][head]?.toFixed(decimals) ?? "undefined"}`)].join(", ");
-    made.title = made.ariaLabel;
-    return made;
+    box.title = box.ariaLabel;
+    return box;
   };
   if (sort) grid.replaceChildren(element("div", "", { className: "heads" }, ...order.map(cell)));
   else grid.replaceChildren(element("div", "", { className: "layer-groups" },

@@ -35,6 +35,9 @@ class Classification(Drawable):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({quoted(self.label)}, score {self.score:.4f}, input {quoted(self.text)})"
 
+    def table_row(self) -> tuple[str, str, str]:
+        return self.text, self.label, f"{self.score:.1%}"
+
     @property
     def score(self) -> float:
         """Probability of the predicted label."""

@@ -107,6 +107,9 @@ class Answer(Drawable):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join([quoted(self.text), *self.details])})"
 
+    def table_row(self) -> tuple[str, str, str]:
+        return self.source, self.text, f"{self.score:.4g}"
+
     @property
     def details(self) -> list[str]:
         """The parts of the repr after the text: the score, and the attention maps if they have been computed."""

@@ -14,6 +14,8 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
     view = {
       name: "matrix",                        in the address: #view=matrix
       label: "Matrix",                       of its tab
+      aliases: [],                           other names in the address
+      keys: {sort: rule, ...},               rules of the view's own keys of the address (address.js)
       controls: ["layer", "special", ...],   of app.js's CONTROLS: layer, head, special, scale, curve
       standalone: false,                     true if it needs no attention map
       accepts(payload, state),               whether it can show the example `exampleOf(payload, state)`
@@ -27,9 +29,9 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
     }                     all optional
 
 `state` (state.js) has view, example, layer, head, heads, row and column (pinned tokens), special, scale, curve and
-theme, all kept in the address (a new key needs a rule in address.js), and `pointed`, the { row, column } under the
-pointer. `state.set({...})` changes it; a view may add keys, whose values are strings. Helpers: context.js (selected
-example, layer, head, plane, colour scale; `describe`), weights.js (`planeOf`, `thumbnail`, `paint`), colour.js
+theme, all kept in the address, and `pointed`, the { row, column } under the pointer. `state.set({...})` changes it; a
+view may add keys, whose values are strings, with a rule for each in its `keys`. Helpers: context.js (selected
+example, layer, head, plane, color scale; `describe`), weights.js (`planeOf`, `thumbnail`, `paint`), colour.js
 (`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js (`heatMap` with pan and zoom, `heatMapFigure`),
 timeline.js (`timeline`: heat maps over one time axis), matching.js (`matching`: equal tokens of two texts), heads.js
 (`headStrip`), candidates.js (`candidateBar`, `percent`), image.js (`drawImage`, `drawOverlay`), text.js (`visible`,

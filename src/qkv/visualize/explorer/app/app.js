@@ -7,7 +7,7 @@ import { button, byId, element, listbox, mark, option, select } from "./dom.js";
 import { download, toCanvas, toSvg } from "./export.js";
 import { headName } from "./heads.js";
 import { showPredictions } from "./predictions.js";
-import { serverForm } from "./server.js";
+import { SERVER_KEYS, serverForm } from "./server.js";
 import { createState, permalink } from "./state.js";
 import { clipped, LONGEST_NAME, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
 import { VIEWS } from "./views/index.js";
@@ -296,8 +296,8 @@ function showFullLink() {
 
 /** Accept the names of tabs as views; name the parts of the address that are ignored, and remove them from it. */
 function checkAddress() {
-  const ignored = ignoredKeys(location.hash, payload, state, VIEWS);
-  state.set({ view: viewName(state.view) });
+  const ignored = ignoredKeys(location.hash, payload, state, VIEWS, payload.server ? SERVER_KEYS : {});
+  state.set({ view: viewName(state.view, VIEWS) });
   byId("status").textContent = ignored.length
     ? `Ignored in the address: ${ignored.map(([key, value]) => visible(`${key}=${value}`)).join(", ")}.` : "";
   if (!ignored.length) return;

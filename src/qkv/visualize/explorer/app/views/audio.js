@@ -1,5 +1,6 @@
 // The alignment of a transcript over the log-mel spectrogram of its recording, with the time in seconds.
 
+import { oneOf } from "../address.js";
 import { tokenChips } from "../chips.js";
 import { colourScale, legend, STEPS } from "../colour.js";
 import { describe, exampleOf, isDark, scaleNote, selected } from "../context.js";
@@ -21,6 +22,7 @@ export const audio = {
   label: "Audio",
   controls: ["layer", "scale", "curve"],
   standalone: true,
+  keys: { rows: oneOf("words") },
 
   accepts: (payload, state) => Boolean(exampleOf(payload, state)?.audio),
 

@@ -1,5 +1,6 @@
 // The hypotheses of a beam search with their scores and alignments, and the tree of what the search kept.
 
+import { isInteger, oneOf } from "../address.js";
 import { fontOf } from "../axes.js";
 import { legend } from "../colour.js";
 import { describe, exampleOf, scaleFor, themeColours } from "../context.js";
@@ -18,7 +19,9 @@ const NOTE = "Columns are steps, best candidate first; the selected hypothesis i
 export const beams = {
   name: "beams",
   label: "Beam search",
+  aliases: ["beam-search"],
   controls: ["curve"],
+  keys: { candidates: oneOf("all"), hypothesis: isInteger },
 
   accepts: (payload, state) => Boolean(exampleOf(payload, state)?.beams),
 

@@ -1,5 +1,6 @@
 // Two examples side by side, of two models or inputs: equal tokens are selected in both.
 
+import { isExample, isHead, isLayer, oneOf } from "../address.js";
 import { colourScale, legend } from "../colour.js";
 import { current, exampleOf, scaleNote, themeColours } from "../context.js";
 import { element, select } from "../dom.js";
@@ -20,7 +21,9 @@ const comparable = example => Boolean(example) && example.maps.length > 0
 export const compare = {
   name: "compare",
   label: "Side by side",
+  aliases: ["side-by-side"],
   controls: ["special", "scale", "curve"],
+  keys: { other: isExample, side: oneOf("right"), layer2: isLayer, head2: isHead },
 
   accepts: (payload, state) => comparable(exampleOf(payload, state)) && others(payload, state).length > 0,
 

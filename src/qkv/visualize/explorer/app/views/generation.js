@@ -1,6 +1,7 @@
 // Next tokens of a language model: the distribution at each step, and what the step attended to.
 // Step n predicts token n from the tokens before it: the query of token n - 1 attends to them.
 
+import { isInteger } from "../address.js";
 import { candidateBar, percent } from "../candidates.js";
 import { tokenChips } from "../chips.js";
 import { legend } from "../colour.js";
@@ -16,7 +17,9 @@ const NOTE = "Probabilities of the model at temperature 1, before any sampling o
 export const generation = {
   name: "generation",
   label: "Next token",
+  aliases: ["next-token"],
   controls: ["layer", "scale", "curve"],
+  keys: { step: isInteger },
 
   accepts: (payload, state) => Boolean(exampleOf(payload, state)?.generation),
 

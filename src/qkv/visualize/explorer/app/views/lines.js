@@ -1,5 +1,6 @@
 // Queries and keys as two columns of tokens, with a line for each large weight.
 
+import { areHeads } from "../address.js";
 import { legend } from "../colour.js";
 import { axisNames, current, describe, exampleOf, scaleFor, scaleNote, selected, themeColours } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
@@ -20,6 +21,7 @@ export const lines = {
   name: "lines",
   label: "Lines",
   controls: ["layer", "special", "scale", "curve"],
+  keys: { heads: areHeads },
 
   accepts: (payload, state) => exampleOf(payload, state)?.maps.length > 0 && !exampleOf(payload, state).picture,
 

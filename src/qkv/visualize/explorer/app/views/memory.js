@@ -1,5 +1,6 @@
 // The memory of a neural Turing machine over time: input, output, and the addressing weights of each head.
 
+import { oneOf } from "../address.js";
 import { colourScale, legend, STEPS } from "../colour.js";
 import { describe, exampleOf, scaleFor, scaleNote, themeColours } from "../context.js";
 import { element, quotation, select } from "../dom.js";
@@ -22,6 +23,7 @@ export const memory = {
   label: "Memory",
   controls: ["scale", "curve"],
   standalone: true,
+  keys: { locations: oneOf("all") },
 
   accepts: (payload, state) => Boolean(exampleOf(payload, state)?.memory),
 

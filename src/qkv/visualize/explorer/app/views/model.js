@@ -1,5 +1,6 @@
 // All layers and heads as thumbnails: a grid of layers and heads, or sorted by a statistic.
 
+import { oneOf } from "../address.js";
 import { colourScale, legend } from "../colour.js";
 import { exampleOf, scaleFor, scaleNote, themeColours } from "../context.js";
 import { element, listbox, mark, option, select } from "../dom.js";
@@ -17,7 +18,9 @@ const STATISTICS = {
 export const model = {
   name: "model",
   label: "All heads",
+  aliases: ["heads"],
   controls: ["special", "scale", "curve"],
+  keys: { sort: oneOf(...Object.keys(STATISTICS)), order: oneOf("descending") },
 
   accepts: (payload, state) => (exampleOf(payload, state)?.maps ?? []).reduce((sum, map) => sum + map.heads, 0) > 1,
 

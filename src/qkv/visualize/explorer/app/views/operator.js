@@ -1,5 +1,6 @@
 // The attention operator with the numbers of a real head, step by step: query, keys, scores, mask, weights, sum.
 
+import { isInteger } from "../address.js";
 import { current, exampleOf } from "../context.js";
 import { button, element, select } from "../dom.js";
 import { decimal, operandsOf, STAGES } from "../operands.js";
@@ -12,6 +13,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 export const operator = {
   name: "operator",
   label: "Operator",
+  keys: { stage: isInteger },
 
   accepts: (payload, state) => headsOf(exampleOf(payload, state)).length > 0,
 

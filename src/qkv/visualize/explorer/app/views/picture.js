@@ -13,6 +13,7 @@ import { drawnWeight, planeOf } from "../weights.js";
 export const picture = {
   name: "picture",
   label: "Image",
+  aliases: ["image"],
   controls: ["layer", "scale", "curve"],
 
   accepts: (payload, state) => exampleOf(payload, state)?.picture?.kind === "patches"

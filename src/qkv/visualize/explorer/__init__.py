@@ -41,18 +41,17 @@ page's policy (draw images on a canvas).
 
 The payload, format "qkv-attention", version 1:
 
-    format, version, qkv (version), title, titled (whether it was given), model, command, view (the one shown first;
-                 "" for any)
+    format, version, qkv (version), title, model, command, view (the one shown first; "" for any)
     ramps        {light, dark}: colours of the scale; negative_ramps: those of negative scores
     notes        sentences on precision and completeness
     examples     [example]
     server       {endpoint, docs (its address), models, inputs (to start with, by model)}, of a served page only
 
-    example      model, source, text, score (null if undefined, or if there are predictions), score_name, predictions,
-                 unknown (tokens), notes (sentences), texts (distinct token sequences), special (display text of
-                 special tokens), maps, picture ({kind: "patches", "caption" or "explanation", grid, and an image} or
-                 null), beams (or null), generation (or null), operators (heads), operator_note (why there are none),
-                 document, audio, memory, episode and explanation (or null)
+    example      model, window_title, source, text, score (null if undefined, or if there are predictions), score_name,
+                 predictions, unknown (tokens), notes (sentences), texts (distinct token sequences), special (display
+                 text of special tokens), maps, picture ({kind: "patches", "caption" or "explanation", grid, and an
+                 image} or null), beams (or null), generation (or null), operators (heads), operator_note (why there
+                 are none), document, audio, memory, episode and explanation (or null)
     predictions  [{part (a word, "mask 1", "" for the whole input), candidates [[text, probability]], the first ones}]
     image        height, width, type, values: base64 of a PNG or JPEG file
     episode      images, the support set and then the query, their classes, and the predicted class

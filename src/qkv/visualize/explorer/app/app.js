@@ -9,7 +9,7 @@ import { headName } from "./heads.js";
 import { showPredictions } from "./predictions.js";
 import { SERVER_KEYS, serverForm } from "./server.js";
 import { createState, permalink } from "./state.js";
-import { clipped, LONGEST_NAME, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
+import { clipped, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
 import { VIEWS } from "./views/index.js";
 
 const LONGEST_LINE = 120; // characters of a source and an output on one line
@@ -87,14 +87,10 @@ async function copy(text, done) {
   byId("status").textContent = done;
 }
 
-/** The title of the window: that of the page, or the model and the input. */
-const windowTitle = example => payload.titled || !example ? payload.title
-  : `Attention: ${[payload.model, clipped(example.source, LONGEST_NAME)].filter(Boolean).join(", ")}`;
-
 function showExample() {
   const example = exampleOf(payload, state),
     [source, text] = [example.source, example.text].map(whole => clipped(whole));
-  document.title = windowTitle(example);
+  document.title = example.window_title;
   mark(byId("examples"), state.example);
   // Long texts are separate blocks, each with its own number of lines.
   byId("heading").classList.toggle("long", source.length + text.length > LONGEST_LINE);
@@ -273,9 +269,9 @@ function shortcut(event) {
 }
 
 /** Show another payload instead of this one, in served mode. */
-function replacePayload({ examples, notes, title, titled, model, command, view }) {
+function replacePayload({ examples, notes, title, model, command, view }) {
   const first = !payload.examples.length;
-  Object.assign(payload, { examples, notes, title, titled, model, command, view });
+  Object.assign(payload, { examples, notes, title, model, command, view });
   if (first) checkAddress();
   showAll();
 }

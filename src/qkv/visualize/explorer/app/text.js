@@ -6,7 +6,6 @@ const INVISIBLE = /((?!(?<=\S) (?=\S))(?![\u200c\u200d])[\p{Z}\p{Cc}\p{Cf}])/u;
 const MARKS = { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽" };
 // The layout of very long tokens takes minutes.
 export const LONGEST_TOKEN = 80;
-export const LONGEST_NAME = 60; // of an input in the title of the window
 export const LONGEST_TITLE = 500;
 export const LONGEST_TEXT = 2000;
 

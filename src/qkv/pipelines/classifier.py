@@ -52,6 +52,7 @@ class Classifier(TextPipeline):
 
     task_description: ClassVar = "text classification"
     heads: ClassVar = ("classifier",)
+    example_input: ClassVar = "A warm, funny and moving film."
 
     @one_or_many
     def __call__(

@@ -62,6 +62,7 @@ class Generator(DecoderPipeline):
 
     task_description: ClassVar = "text generation"
     model_class: ClassVar = LanguageModel
+    example_input: ClassVar = "Once upon a time"
     model: LanguageModel[Any]
 
     @names_keywords

@@ -76,6 +76,7 @@ class MaskFiller(TextPipeline):
 
     task_description: ClassVar = "mask filling"
     heads: ClassVar = MLM_HEADS
+    example_input: ClassVar = "The [MASK] sat on the mat."
     model: Bert
 
     def setup(self) -> None:

@@ -72,6 +72,7 @@ class QuestionAnswerer(TextPipeline):
 
     task_description: ClassVar = "question answering"
     heads: ClassVar = ("span",)
+    example_input: ClassVar = "The cat sat on the mat. Then it slept. Who sat on the mat?"
     model: Bert
 
     @one_or_many

@@ -69,6 +69,7 @@ class Translator(DecoderPipeline):
     task_description: ClassVar = "translation"
     model_class: ClassVar = EncoderDecoder
     input_types: ClassVar[tuple[type, ...]] = (str, Tagged)
+    example_input: ClassVar = "Where is the station?"
     model: EncoderDecoder[Any, Any]
     grammar: Grammar[Any] | None = None  # of the outputs
 

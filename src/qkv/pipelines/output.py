@@ -68,7 +68,7 @@ class AttentionMap(Drawable):
         weights = self.average
         best = weights.max(axis=1, keepdims=True, initial=0.0) if threshold is None else threshold
         links = (weights >= best) & (weights > 0)
-        if threshold is None:  # break ties in favour of the first column
+        if threshold is None:  # break ties in favor of the first column
             links &= links.cumsum(axis=1) == 1
         return " ".join(f"{column}-{row}" for row, column in np.argwhere(links))
 

@@ -131,8 +131,8 @@ class Page:
     def lightness(self, group: str) -> list[int]:
         """Return the brightness of each cell; in the light scheme, more attention is darker."""
         cells = "return [...document.querySelectorAll(`#${arguments[0]} [role=option]`)]"
-        colours = self.run(f"{cells}.map(cell => getComputedStyle(cell).backgroundColor)", group)
-        return [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
+        colors = self.run(f"{cells}.map(cell => getComputedStyle(cell).backgroundColor)", group)
+        return [sum(map(int, re.findall(r"\d+", color)[:3])) for color in colors]
 
     def lit(self, group: str) -> int:
         """Return the highlighted token."""

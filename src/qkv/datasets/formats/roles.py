@@ -1,4 +1,4 @@
-"""Columns of tables by their role in an example: the names by which each is recognised."""
+"""Columns of tables by their role in an example: the names by which each is recognized."""
 
 import re
 from collections import Counter
@@ -17,13 +17,13 @@ LANGUAGES = (  # without "id", which is rarely Indonesian
     "korean", "arabic", "hindi", "turkish", "greek", "hebrew", "romanian", "hungarian", "vietnamese", "indonesian",
 )  # fmt: skip
 MAX_SHOWN = 10  # columns in a message
-MAX_PARTS = 3  # words of a name that is recognised by one of them; longer cells are texts
+MAX_PARTS = 3  # words of a name that is recognized by one of them; longer cells are texts
 IDENTIFIERS = frozenset(("id", "ids", "idx", "index"))
 
 
 @dataclass(frozen=True)
 class Role:
-    """A column that examples need, and the names by which it is recognised, in lower case and preferred first.
+    """A column that examples need, and the names by which it is recognized, in lower case and preferred first.
 
     If none of them is there, the first column with one of `others` is used, or else the only column that has one of the
     names as a part, such as "review_text".
@@ -100,8 +100,8 @@ def match_columns(
 ) -> dict[str, str]:
     """Return the column of each role: as given in `columns`, else by its name; without the roles that have none.
 
-    Case and separators are ignored. A nested column such as `translation.en` is recognised by its full name or by its
-    last part. With `by_parts`, the columns of other roles are recognised by a part of their names.
+    Case and separators are ignored. A nested column such as `translation.en` is recognized by its full name or by its
+    last part. With `by_parts`, the columns of other roles are recognized by a part of their names.
     """
     check_roles(roles, columns)
     known: dict[str, str] = {}

@@ -31,8 +31,8 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
 `state` (state.js) has view, example, layer, head, heads, row and column (pinned tokens), special, scale, curve and
 theme, all kept in the address, and `pointed`, the { row, column } under the pointer. `state.set({...})` changes it; a
 view may add keys, whose values are strings, with a rule for each in its `keys`. Helpers: context.js (selected
-example, layer, head, plane, color scale; `describe`), weights.js (`planeOf`, `thumbnail`, `paint`), colour.js
-(`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js (`heatMap` with pan and zoom, `heatMapFigure`),
+example, layer, head, plane, color scale; `describe`), weights.js (`planeOf`, `thumbnail`, `paint`), color.js
+(`colorScale`, `legend`), chips.js (`tokenChips`), heatmap.js (`heatMap` with pan and zoom, `heatMapFigure`),
 timeline.js (`timeline`: heat maps over one time axis), matching.js (`matching`: equal tokens of two texts), heads.js
 (`headStrip`), candidates.js (`candidateBar`, `percent`), image.js (`drawImage`, `drawOverlay`), text.js (`visible`,
 `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`, `button`). All data is inserted as text, never as markup;
@@ -42,7 +42,7 @@ page's policy (draw images on a canvas).
 The payload, format "qkv-attention", version 1:
 
     format, version, qkv (version), title, model, command, view (the one shown first; "" for any)
-    ramps        {light, dark}: colours of the scale; negative_ramps: those of negative scores
+    ramps        {light, dark}: colors of the scale; negative_ramps: those of negative scores
     notes        sentences on precision and completeness
     examples     [example]
     server       {endpoint, docs (its address), models, inputs (to start with, by model)}, of a served page only

@@ -2,7 +2,7 @@
 
 import { ignoredKeys, viewName } from "./address.js";
 import { scoreText } from "./candidates.js";
-import { current, exampleOf, isDark, onSystemTheme, SCALES, themeColours } from "./context.js";
+import { current, exampleOf, isDark, onSystemTheme, SCALES, themeColors } from "./context.js";
 import { button, byId, element, listbox, mark, option, select } from "./dom.js";
 import { download, toCanvas, toSvg } from "./export.js";
 import { headName } from "./heads.js";
@@ -215,7 +215,7 @@ function captioned(figure) {
   const text = [payload.model, ...which, clipped(example.source, 80)].filter(Boolean)
     .map(part => visible(part, LONGEST_TEXT)).join(" · ");
   const caption = { type: "text", x: 8, y: figure.height + 8, text, size: 11, anchor: "start",
-    fill: themeColours(payload, state).ink };
+    fill: themeColors(payload, state).ink };
   return { width: Math.max(figure.width, 16 + 6.5 * text.length), height: figure.height + 22,
     items: [...figure.items, caption] };
 }
@@ -233,12 +233,12 @@ function listen() {
   phone.addEventListener("change", foldOptions);
   foldOptions();
   byId("svg").addEventListener("click", () => {
-    const text = toSvg(captioned(shown.handle.figure()), { title: payload.title, ...themeColours(payload, state) });
+    const text = toSvg(captioned(shown.handle.figure()), { title: payload.title, ...themeColors(payload, state) });
     download(new Blob([text], { type: "image/svg+xml" }), fileName("svg"));
   });
   byId("png").addEventListener("click", () =>
     toCanvas(captioned(shown.handle.figure()),
-      themeColours(payload, state)).toBlob(blob => download(blob, fileName("png"))));
+      themeColors(payload, state)).toBlob(blob => download(blob, fileName("png"))));
   byId("tabs").addEventListener("keydown", event => {
     const tabs = [...byId("tabs").children], step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;

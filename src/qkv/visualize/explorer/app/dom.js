@@ -59,7 +59,7 @@ export function mark(group, chosen) {
   }
 }
 
-/** A labelled select element; `choices` are [value, text] pairs. */
+/** a labeled select element; `choices` are [value, text] pairs. */
 export function select(label, choices, value, choose) {
   const control = element("select", "", { ariaLabel: label });
   control.append(...choices.map(([key, text]) => element("option", text, { value: key })));

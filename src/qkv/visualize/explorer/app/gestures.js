@@ -5,7 +5,7 @@ const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
 
 /**
  * Listen on a canvas. Its `surface` has `cellAt(x, y)`, `zoomed()`, `zoom(factor, { x, y })`, `pan(x, y)` (whether it
- * moved), `centre()`, `selected()` (the marked cell or null), `neighbour(down, across)` (the next cell, made visible)
+ * moved), `center()`, `selected()` (the marked cell or null), `neighbor(down, across)` (the next cell, made visible)
  * and `redraw()`; cells are objects. `point(cell)` is called with null outside of all cells.
  */
 export function gestures(canvas, surface, { point, pinned }) {
@@ -58,11 +58,11 @@ function pinch(surface, fingers, moved, now) {
 function key(event, surface, { point, pinned, changed }) {
   if (event.altKey || event.ctrlKey || event.metaKey) return;
   const move = MOVES[event.key], factor = { "+": 1.5, "=": 1.5, "-": 1 / 1.5, 0: 1e-9 }[event.key];
-  if (move) point(surface.neighbour(...move));
+  if (move) point(surface.neighbor(...move));
   else if (event.key === "Enter" || event.key === " ") {
     const cell = surface.selected();
     if (cell) pinned(cell);
-  } else if (factor) surface.zoom(factor, surface.centre());
+  } else if (factor) surface.zoom(factor, surface.center());
   else return;
   event.preventDefault();
   event.stopPropagation();

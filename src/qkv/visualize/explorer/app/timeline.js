@@ -32,7 +32,7 @@ export function timeline(container, { label, tell, point, pinned }) {
 
   const drawNow = () => {
     map.frame = 0;
-    drawItems(canvas, items(map, colours(canvas)));
+    drawItems(canvas, items(map, colors(canvas)));
     drawMarks(marks, map);
     showTip();
   };
@@ -67,7 +67,7 @@ export function timeline(container, { label, tell, point, pinned }) {
       drawMarks(marks, map);
       showTip();
     },
-    figure: () => ({ width: map.left + map.plot + RIGHT, height: map.height, items: items(map, colours(canvas)) }),
+    figure: () => ({ width: map.left + map.plot + RIGHT, height: map.height, items: items(map, colors(canvas)) }),
     destroy: () => observer.disconnect(),
   };
 }
@@ -108,7 +108,7 @@ function cornerOf(map, { panel, row, column }) {
     w: shown.step / span(map) * map.plot, h: shown.rowHeight };
 }
 
-const colours = canvas => ({ ink: getComputedStyle(canvas).color,
+const colors = canvas => ({ ink: getComputedStyle(canvas).color,
   paper: getComputedStyle(document.body).backgroundColor });
 
 /** The visible columns of a panel as an image: the largest value of the columns of each pixel. */
@@ -155,7 +155,7 @@ function items(map, { ink, paper }) {
           { size: every > 1 ? FONT : Math.min(FONT, panel.rowHeight - 2) }));
   });
   const tick = stepOf(span(map) / plot * 56, axis.unit), decimals = Math.max(0, Math.ceil(-Math.log10(tick)));
-  const bottom = height - AXIS, shift = axis.first ? axis.unit / 2 : 0; // steps are labelled in their middle
+  const bottom = height - AXIS, shift = axis.first ? axis.unit / 2 : 0; // steps are labeled in their middle
   for (let n = Math.ceil((map.from + axis.first) / tick - 1e-9); n * tick <= map.to + axis.first + 1e-9; n++) {
     const x = across(map, n * tick - axis.first + shift);
     if (x < left - 1 || x > left + plot + 1) continue;
@@ -235,9 +235,9 @@ function surfaceOf(map, redraw) {
       clamp(map.from + x / map.plot * span(map));
       return map.from !== before;
     },
-    centre: () => ({ x: map.left + map.plot / 2, y: map.height / 2 }),
+    center: () => ({ x: map.left + map.plot / 2, y: map.height / 2 }),
     selected: () => map.at.cell ?? null,
-    neighbour(down, right) {
+    neighbor(down, right) {
       const cell = map.at.cell ?? { panel: 0, row: -down, column: -right }, from = map.panels[cell.panel];
       let [panel, row] = [cell.panel, cell.row + down];
       if (row < 0 && panel > 0) row = map.panels[--panel].labels.length - 1;

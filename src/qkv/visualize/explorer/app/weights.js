@@ -1,6 +1,6 @@
 // Weights of the payload: decoding, planes of one head at several levels of detail, and painting.
 
-import { STEPS } from "./colour.js";
+import { STEPS } from "./color.js";
 
 const decoded = new WeakMap();
 
@@ -276,9 +276,9 @@ export const peakOf = (example, map, head, special) =>
 export const sharedPeak = (example, special) =>
   Math.max(0, ...example.maps.flatMap(map => peaks(example, map, special)));
 
-/** The colour scale that the state asks for, of a head of a map. */
-export function scaleOf(colours, example, map, head, state) {
+/** The color scale that the state asks for, of a head of a map. */
+export function scaleOf(colors, example, map, head, state) {
   const peak = state.scale === "own" ? peakOf(example, map, head, state.special) : sharedPeak(example, state.special);
   const curve = state.curve || (example.texts[map.columns].length > 64 ? "root" : "linear");
-  return colours(peak, curve);
+  return colors(peak, curve);
 }

@@ -2,8 +2,8 @@
 
 import { isInteger, oneOf } from "../address.js";
 import { fontOf } from "../axes.js";
-import { legend } from "../colour.js";
-import { describe, exampleOf, scaleFor, themeColours } from "../context.js";
+import { legend } from "../color.js";
+import { describe, exampleOf, scaleFor, themeColors } from "../context.js";
 import { element, listbox, mark, option, select } from "../dom.js";
 import { heatMap } from "../heatmap.js";
 import { selection } from "../state.js";
@@ -61,10 +61,10 @@ export const beams = {
         tree.ariaLabel = `Search tree with ${search.nodes.length} candidates; the hypothesis is ${tokens}`;
         if (hypothesis.maps.length) {
           const [layer] = hypothesis.maps, plane = planeOf(hypothesis, layer, layer.heads === 1 ? 0 : "average");
-          const colours = scaleFor(payload, state, layer, layer.heads === 1 ? 0 : "average", hypothesis);
-          map.show(plane, colours);
+          const colors = scaleFor(payload, state, layer, layer.heads === 1 ? 0 : "average", hypothesis);
+          map.show(plane, colors);
           const heads = layer.heads > 1 ? ", average of heads" : "";
-          scale.replaceChildren(legend(colours, `alignment of hypothesis ${index + 1}, layer ${layer.layer}${heads}`));
+          scale.replaceChildren(legend(colors, `alignment of hypothesis ${index + 1}, layer ${layer.layer}${heads}`));
         }
       }
       if (!hypothesis.maps.length) return;
@@ -76,7 +76,7 @@ export const beams = {
     };
     update(new Set(["view"]));
     return { update, heatMap: map, destroy: () => map.destroy(),
-      figure: () => treeFigure(search, state, themeColours(payload, state)) };
+      figure: () => treeFigure(search, state, themeColors(payload, state)) };
   },
 };
 

@@ -4,8 +4,8 @@
 import { isInteger } from "../address.js";
 import { candidateBar, percent } from "../candidates.js";
 import { tokenChips } from "../chips.js";
-import { legend } from "../colour.js";
-import { describe, exampleOf, scaleNote, selected, themeColours } from "../context.js";
+import { legend } from "../color.js";
+import { describe, exampleOf, scaleNote, selected, themeColors } from "../context.js";
 import { button, element, quotation } from "../dom.js";
 import { headStrip } from "../heads.js";
 import { clipped, spelled, visible } from "../text.js";
@@ -48,14 +48,14 @@ export const generation = {
     chips.group.addEventListener("keydown", keys, true); // arrows change the step instead of the focus
 
     const update = () => {
-      const { example, map, plane, scale: colours } = selected(payload, { ...state, special: "shown" });
+      const { example, map, plane, scale: colors } = selected(payload, { ...state, special: "shown" });
       const step = stepOf(state, steps, prompt), tokens = example.texts[map.columns], row = step - 1;
       heads.update();
       chips.fill(prompt === null ? "Tokens" : `Tokens: ${prompt} of the prompt, ${last - prompt} generated`, tokens,
         plane.columns, plane.key);
       for (const cell of chips.group.children)
         cell.classList.toggle("generated", prompt !== null && cell.dataset.index >= prompt);
-      chips.shade(index => index < step ? drawnWeight(plane, row, index) : 0, colours);
+      chips.shade(index => index < step ? drawnWeight(plane, row, index) : 0, colors);
       chips.select(step < last ? step : null, false, Math.min(step, last - 1));
       previous.disabled = step <= 1;
       next.disabled = step >= last;
@@ -64,11 +64,11 @@ export const generation = {
       bars.replaceChildren(...steps[row].candidates.map(([token, p], i) =>
         candidateBar(token.trim() ? spelled(token) : [blank(token)], p, steps[row].rank === i + 1)));
       readout.replaceChildren(`Predicted at token ${step}: `, ...describe(plane, { row, column: null }).nodes);
-      scale.replaceChildren(legend(colours, scaleNote(state, true)));
+      scale.replaceChildren(legend(colors, scaleNote(state, true)));
     };
     update();
     return { update,
-      figure: () => figure(steps[stepOf(state, steps, prompt) - 1], themeColours(payload, state)) };
+      figure: () => figure(steps[stepOf(state, steps, prompt) - 1], themeColors(payload, state)) };
   },
 };
 

@@ -1,8 +1,8 @@
 // All layers and heads as thumbnails: a grid of layers and heads, or sorted by a statistic.
 
 import { oneOf } from "../address.js";
-import { colourScale, legend } from "../colour.js";
-import { exampleOf, scaleFor, scaleNote, themeColours } from "../context.js";
+import { colorScale, legend } from "../color.js";
+import { exampleOf, scaleFor, scaleNote, themeColors } from "../context.js";
 import { element, listbox, mark, option, select } from "../dom.js";
 import { thumbnailCanvas } from "../heads.js";
 import { clipped, LONGEST_TOKEN } from "../text.js";
@@ -47,14 +47,14 @@ export const model = {
       show(grid, payload, state, sort, descending);
       const { maps } = exampleOf(payload, state), [first] = maps, masked = maps.some(map => map.mask !== null);
       scale.replaceChildren(state.scale === "own"
-        ? legend(colourScale(themeColours(payload, state).ramp, 1, scaleFor(payload, state, first, 0).curve),
+        ? legend(colorScale(themeColors(payload, state).ramp, 1, scaleFor(payload, state, first, 0).curve),
           "as a share of the largest weight of each head", masked)
         : legend(scaleFor(payload, state, first, 0), scaleNote(state, true), masked),
       element("span", "Each pixel is the maximum over the tokens it covers. Choose a head to see its matrix.",
         { className: "note" }));
     };
     update(new Set());
-    return { update, tools, figure: () => figure(grid, themeColours(payload, state)) };
+    return { update, tools, figure: () => figure(grid, themeColors(payload, state)) };
   },
 };
 

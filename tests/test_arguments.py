@@ -1,4 +1,4 @@
-"""Wrong arguments of the functions of `import qkv`: errors that say what to pass."""
+"""Wrong arguments of the functions of `import qkv`: the error names what to pass."""
 
 from pathlib import Path
 

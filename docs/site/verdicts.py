@@ -38,7 +38,7 @@ def small_scale(link: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as it is spoken of: "1 s", "93 s", "13 min"."""
+    """Return a duration in words: "1 s", "93 s", "13 min"."""
     return f"{max(1, round(seconds))} s" if seconds < 120 else f"{round(seconds / 60)} min"
 
 

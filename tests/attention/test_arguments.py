@@ -1,4 +1,4 @@
-"""Wrong arguments of `attend`: errors that say what to pass."""
+"""Wrong arguments of `attend`: the error names what to pass."""
 
 import numpy as np
 import pytest

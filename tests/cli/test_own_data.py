@@ -16,7 +16,7 @@ FILES = {
     "pairs-transformer": ("a b\tc d\nc d\ta b\ne\tf\n", "encoder_layers"),
     "summaries-transformer": ("a long text\ttext\na short one\tone\nno more\tno\n", "encoder_layers"),
     "polarity-bert": ("a good film\tgood\na bad film\tbad\nso bad\tbad\nso good\tgood\n", "layers"),
-    "ewt-bert": ("She\tPRON\nreads\tVERB\n\nDogs\tNOUN\n\nHe\tPRON\n", "layers"),
+    "ewt-bert-scratch": ("She\tPRON\nreads\tVERB\n\nDogs\tNOUN\n\nHe\tPRON\n", "layers"),
     "questions-bert": (
         json.dumps({"data": [{"paragraphs": [SQUAD, {**SQUAD, "context": f"{SQUAD['context']} So they say."}]}]}),
         "layers",
@@ -27,7 +27,7 @@ SCORED = {
     "pairs-transformer": ("size", 3),
     "summaries-transformer": ("size", 3),
     "polarity-bert": ("size", 4),
-    "ewt-bert": ("size", 3),
+    "ewt-bert-scratch": ("size", 3),
     "questions-bert": ("size", 2),
 }
 SMALL = ("model.dim=8", "model.heads=2", "train.epochs=1", "train.batch_size=64")
@@ -41,8 +41,6 @@ def settings(*more: str) -> list[str]:
 def test_a_recipe_trains_and_is_evaluated_on_user_files(qkv, tmp_path, recipe):
     text, layers = FILES[recipe]
     small = [f"model.{layers}=1"]
-    if recipe in ("ewt-bert", "questions-bert"):
-        small.append("requires_init=false")
     if recipe in ("polarity-bert", "questions-bert"):
         small.append('data.tokenizer={name="wordpiece",vocab_size=60}')
     if recipe == "shakespeare-gpt":
@@ -51,7 +49,11 @@ def test_a_recipe_trains_and_is_evaluated_on_user_files(qkv, tmp_path, recipe):
         small += ["model.decoder_layers=1", "model.max_length=16"]
     mine = tmp_path / ("mine.tsv" if "\t" in text else "mine.txt")
     mine.write_text(text)
-    done = qkv("train", recipe, "--data", mine, "--output", tmp_path / "run", *settings(*small))
+    name = recipe
+    if recipe == "questions-bert":  # fine-tunes a pretrained model
+        name = tmp_path / "scratch.toml"
+        name.write_text('extends = "questions-bert"\nrequires_init = false\n')
+    done = qkv("train", name, "--data", mine, "--output", tmp_path / "run", *settings(*small))
     assert done.code == 0, done.err
     assert qkv("evaluate", tmp_path / "run", "--split", "valid", "--no-record").code == 0
     other = mine.rename(tmp_path / f"other{mine.suffix}")  # the training file is no longer needed
@@ -79,7 +81,7 @@ def test_labels_without_training_examples_are_noted(qkv, tmp_path):
 @pytest.mark.parametrize("recipe", ["polarity-lstm-mean", "ewt-lstm"])
 def test_the_labels_of_own_data_must_be_those_of_the_model(qkv, tmp_path, recipe):
     tags = recipe == "ewt-lstm"
-    text = FILES["ewt-bert" if tags else "polarity-bert"][0]
+    text = FILES["ewt-bert-scratch" if tags else "polarity-bert"][0]
     suffix = "conll" if tags else "tsv"
     mine, other, run = tmp_path / f"mine.{suffix}", tmp_path / f"other.{suffix}", tmp_path / "run"
     mine.write_text(text)

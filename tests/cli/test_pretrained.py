@@ -39,7 +39,7 @@ def package(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return evaluate_split(task, model, replace(data, splits={split: data.splits[split][:LIMIT]}), split, search)
 
     folder = tmp_path_factory.mktemp("packages") / "tiny-dates"
-    package_run(run, folder, "int8", beams=(1, 2), notes=["Knows nothing."], evaluator=evaluate_some)
+    package_run(run, folder, "int8", beams=(1, 2), notes=["Knows nothing."], evaluator=evaluate_some, example=DATE)
     return folder
 
 

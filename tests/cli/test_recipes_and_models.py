@@ -164,7 +164,7 @@ def test_a_wide_table_is_wrapped_in_a_narrow_terminal() -> None:
 
 
 def under_terminal(*arguments: str, **environment: str) -> str:
-    """What a command shows on a terminal of 80 x 24, without colours."""
+    """What a command shows on a terminal of 80 x 24, without colors."""
     child, terminal = pty.fork()
     if child == 0:
         os.environ.update({"COLUMNS": "80", "LINES": "24", "TERM": "xterm", "NO_COLOR": "1", **environment})

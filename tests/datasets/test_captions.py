@@ -178,9 +178,9 @@ def test_invalid_caption_folders_are_rejected(tmp_path, monkeypatch):
             load("coco", folder=str(folder), side=4)
 
 
-def jpeg(colour: int, size: tuple[int, int] = (12, 8)) -> bytes:
+def jpeg(color: int, size: tuple[int, int] = (12, 8)) -> bytes:
     file = io.BytesIO()
-    Image.new("RGB", size, (colour, 0, 0)).save(file, "JPEG")
+    Image.new("RGB", size, (color, 0, 0)).save(file, "JPEG")
     return file.getvalue()
 
 

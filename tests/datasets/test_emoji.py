@@ -35,10 +35,10 @@ def test_no_test_name_is_in_training_in_any_skin_tone(splits):
 
 def test_images_match_their_names(splits):
     train = splits["train"]
-    for name, colour in (("red heart", (255, 0, 0)), ("blue square", (0, 0, 255)), ("green heart", (0, 255, 0))):
+    for name, color in (("red heart", (255, 0, 0)), ("blue square", (0, 0, 255)), ("green heart", (0, 255, 0))):
         for split in ("train", "valid", "test_google", "test_twitter", "test"):
             for texts, picture in zip(splits[split].texts, splits[split].images, strict=True):
                 if texts[0] == name:
                     middle = picture[:, 24:40, 24:40].mean(axis=(1, 2))
-                    assert middle.argmax() == np.argmax(colour), (name, split)
+                    assert middle.argmax() == np.argmax(color), (name, split)
     assert (train.images[:, :, 0, 0].min(axis=1) == 255).mean() > 0.5  # transparent pixels are white

@@ -19,13 +19,13 @@ def saved(image: Image.Image, path: Path, **options: object) -> Path:
 
 
 def halves(left: tuple[int, ...], right: tuple[int, ...], mode: str = "RGB") -> Image.Image:
-    """A picture 8 pixels wide and 4 high, of two colours."""
+    """A picture 8 pixels wide and 4 high, of two colors."""
     image = Image.new(mode, (8, 4), left)
     image.paste(right, (4, 0, 8, 4))
     return image
 
 
-def test_a_picture_keeps_its_sides_and_colours(tmp_path):
+def test_a_picture_keeps_its_sides_and_colors(tmp_path):
     pixels = read_image(saved(halves(RED, WHITE), tmp_path / "a.png"), 3, 4, 8)
     assert pixels.shape == (3, 4, 8)
     assert pixels[:, 0, 0].tolist() == [*RED]
@@ -75,7 +75,7 @@ def test_16_bit_grayscale_is_read_and_float_pixels_are_rejected(tmp_path):
         read_image(saved(Image.fromarray(np.ones((2, 2), dtype=np.float32)), tmp_path / "a.tif"), 3, 2, 2)
 
 
-def test_four_colours_of_a_printer_are_read(tmp_path):
+def test_four_colors_of_a_printer_are_read(tmp_path):
     pixels = read_image(saved(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), tmp_path / "a.jpg"), 3, 4, 4)
     assert pixels[0].min() > 200 > 60 > pixels[1:].max()
 

@@ -195,7 +195,7 @@ def test_answers_are_found_in_their_context(tmp_path):
 def test_malformed_tables_are_errors_that_name_the_line_and_the_page(tmp_path, name, content, word):
     with pytest.raises(InputError, match=word) as error:
         load("labelled", train=(str(write(tmp_path, name, content)),))
-    assert f"{FORMATS_PAGE}#labelled-texts" in str(error.value)
+    assert f"{FORMATS_PAGE}#labeled-texts" in str(error.value)
     assert len(str(error.value)) < 400
 
 

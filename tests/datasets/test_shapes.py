@@ -30,7 +30,7 @@ def test_no_caption_is_in_two_splits():
     assert min(map(len, (train, valid, test))) > 100
 
 
-def test_every_object_has_its_colour_in_its_box_and_nothing_is_drawn_outside():
+def test_every_object_has_its_color_in_its_box_and_nothing_is_drawn_outside():
     scenes = shapes.generate(200, split="train")
     for picture, texts, objects in zip(scenes.images, scenes.texts, scenes.objects, strict=True):
         words, rest = texts[0].split(" "), picture.astype(int)
@@ -39,7 +39,7 @@ def test_every_object_has_its_colour_in_its_box_and_nothing_is_drawn_outside():
             named = [words[number] for number in one.words]
             assert bottom - top == right - left == (shapes.SMALL if named[0] == "small" else shapes.LARGE)
             middle = picture[:, (top + bottom) // 2, (left + right) // 2].astype(int)
-            nearest = min(shapes.COLOURS, key=lambda name: np.abs(middle - shapes.COLOURS[name]).sum())
+            nearest = min(shapes.COLORS, key=lambda name: np.abs(middle - shapes.COLORS[name]).sum())
             assert nearest == named[-2]
             assert named[-1] in shapes.SHAPES
             rest[:, top:bottom, left:right] = rest[0, -1, -1]

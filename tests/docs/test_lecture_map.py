@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
+from qkv.experiments.claims.note_figures import FIGURES
 from qkv.registry import registered
 from qkv.training.recipe import recipe_names
 from tests.docs.blocks import DOCS, ROOT
@@ -24,18 +25,18 @@ class Section(NamedTuple):
 
     def links(self, folder: str) -> list[tuple[str, Path, str]]:
         """Return text, path and anchor of the links into a folder of the repository."""
-        found = [(text, (DOCS / "lectures" / path).resolve(), anchor) for text, path, anchor in LINK.findall(self.text)]
-        return [link for link in found if link[1].is_relative_to(ROOT / folder)]
+        links = [(text, (DOCS / "lectures" / path).resolve(), anchor) for text, path, anchor in LINK.findall(self.text)]
+        return [link for link in links if link[1].is_relative_to(ROOT / folder)]
 
 
 def sections() -> list[Section]:
-    found = []
+    sections = []
     for note in NOTES:
         page = (DOCS / "lectures" / f"{note}.md").read_text(encoding="utf-8")
         for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
             title, _, text = part.partition("\n")
-            found.append(Section(note, title, text))
-    return found
+            sections.append(Section(note, title, text))
+    return sections
 
 
 def plain(title: str) -> str:
@@ -75,13 +76,13 @@ def test_sections_name_recipes_or_commands(section: Section) -> None:
 
 @EACH
 def test_claims_of_a_section_are_linked_with_their_figures(section: Section) -> None:
-    made = {
+    claims = {
         name for name, claim in registered("claim").items() for note in claim.notes
         if note.number == section.note and plain(note.section) == plain(section.title)
         and (DOCS / "claims" / claim.group() / f"{name}.md").exists()  # it has been measured
     }  # fmt: skip
     linked = {path.stem for _, path, _ in section.links("docs/claims") if path.suffix == ".md"}
-    assert made <= linked
+    assert claims <= linked
     page = (DOCS / "lectures" / f"{section.note}.md").read_text(encoding="utf-8")
     assert [name for name in linked if f"../claims/figures/{name}.png" not in page] == []
     assert [path for _, path, _ in section.links("docs") if not path.exists()] == []
@@ -89,18 +90,21 @@ def test_claims_of_a_section_are_linked_with_their_figures(section: Section) -> 
 
 def test_every_claim_is_in_a_section_of_each_note_that_makes_it() -> None:
     titles = {(section.note, plain(section.title)) for section in SECTIONS}
+    mentions = [(note, name) for name, claim in registered("claim").items() for note in claim.notes]
+    assert mentions
     missing = [
-        (note.number, note.section, name)
-        for name, claim in registered("claim").items() for note in claim.notes
-        if (note.number, plain(note.section)) not in titles
-    ]  # fmt: skip
+        (note.number, note.section, name) for note, name in mentions if (note.number, plain(note.section)) not in titles
+    ]
     assert missing == []
 
 
 def test_every_figure_of_the_notes_is_linked_from_a_section_of_each_of_its_notes() -> None:
     page = (DOCS / "claims" / "figures.md").read_text(encoding="utf-8")
-    for heading, name in re.findall(r"^## (.*)\n\n    qkv claims figure ([\w-]+)", page, re.MULTILINE):
+    figures = re.findall(r"^## (.*)\n\n    qkv claims figure ([\w-]+)", page, re.MULTILINE)
+    assert {name for _, name in figures} == set(FIGURES)
+    for heading, name in figures:
         numbers = re.findall(r"\d{3}", heading)
+        assert numbers, heading
         if " to " in heading:
             numbers = [note for note in NOTES if numbers[0] <= note <= numbers[-1]]
         linked = {section.note for section in SECTIONS if f"[`qkv claims figure {name}`](" in section.text}

@@ -69,6 +69,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def broken_links(site: Path) -> list[str]:
     """Return the links of all pages to files or anchors that do not exist."""
     pages = {path: Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert pages
     broken = []
     for path, page in pages.items():
         for link in {*page.links, *page.loaded}:

@@ -29,7 +29,7 @@ def test_seeds_of_a_recipe_are_one_row_with_mean_and_range() -> None:
     (row,) = grid(page(record(38.0), record(39.0, seed=1), record(40.0, seed=2)), "multi30k en to de")
     assert row["recipe"] == "multi30k-gru, beam 5"
     assert row["seeds"] == "3"
-    assert row["test_2016_flickr: BLEU, lowercased, tokenised"] == "39.00 (38.00 to 40.00)"
+    assert row["test_2016_flickr: BLEU, lowercased, tokenized"] == "39.00 (38.00 to 40.00)"
     assert row["test_2016_flickr: sacreBLEU, cased"] == "38.00 (37.00 to 39.00)"
     assert row["minutes of training"] == "3.2 (3.2 to 3.2)"
 
@@ -39,7 +39,7 @@ def test_each_split_has_its_own_columns_and_a_missing_one_is_empty() -> None:
         page(record(38.0), record(31.0, split="test_2017_flickr"), record(30.0, changes=("model.score=dot",))),
         "multi30k en to de",
     )
-    assert [row["test_2017_flickr: BLEU, lowercased, tokenised"] for row in rows] == ["31.00", ""]
+    assert [row["test_2017_flickr: BLEU, lowercased, tokenized"] for row in rows] == ["31.00", ""]
 
 
 def test_the_best_row_comes_first_for_scores_and_error_rates() -> None:
@@ -93,7 +93,7 @@ def test_a_newer_record_replaces_an_older_one() -> None:
     old, new = record(10.0, date="2026-01-01T00:00:00+00:00"), record(20.0, date="2026-02-01T00:00:00+00:00")
     for records in ((old, new), (new, old)):
         (row,) = grid(page(*records), "multi30k en to de")
-        assert row["test_2016_flickr: BLEU, lowercased, tokenised"] == "20.00"
+        assert row["test_2016_flickr: BLEU, lowercased, tokenized"] == "20.00"
 
 
 def test_each_search_has_its_own_row() -> None:

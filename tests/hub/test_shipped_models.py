@@ -14,7 +14,7 @@ from qkv.experiments.results import read_records
 from qkv.hub import convert
 from qkv.hub.checkpoint_manifest import verify_manifest
 from qkv.hub.model_folder import ModelFolder
-from qkv.hub.pretrained import listed_files, packaged_folder, pretrained_names, read_catalog
+from qkv.hub.pretrained import listed_files, packaged_folder, pretrained_names, read_catalog, recorded_example
 from qkv.runtime.files import sha256
 from qkv.training.run import Run
 
@@ -61,6 +61,12 @@ def test_a_model_loads_by_name(name: str) -> None:
     model = qkv.load(name)
     assert isinstance(model, ModelFolder(packaged_folder() / name).network)
     assert not model.training
+
+
+def test_models_of_other_inputs_than_english_sentences_name_an_example() -> None:
+    examples = {name: example for name in NAMES if (example := recorded_example(packaged_folder() / name))}
+    assert examples.keys() == {"dates", "g2p", "shakespeare"}
+    assert qkv.Translator("dates", device="cpu")(examples["dates"]).text == "2026-03-05"
 
 
 def test_the_translator_keeps_case_and_punctuation() -> None:

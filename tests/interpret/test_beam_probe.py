@@ -72,7 +72,7 @@ def test_each_step_keeps_at_most_the_number_of_beams_and_the_best_candidates(pro
     for step in range(max(node.step for node in answer.nodes) + 1):
         running = [node for node in answer.nodes if node.step == step and node.score is None]
         kept = [node.log_p for node in running if node.kept]
-        assert kept or step >= max(each.new_tokens for each in answer.hypotheses)  # the search goes on until the end
+        assert kept or step >= max(each.new_tokens for each in answer.hypotheses)  # the search continues until the end
         assert len(kept) <= BEAMS
         assert all(node.log_p <= min(kept) for node in running if not node.kept)
     assert all(node.parent < index for index, node in enumerate(answer.nodes))

@@ -64,6 +64,7 @@ TEXTS = {
     "text.txt": "To be, or not to be, that is the question.\nThe king sat on the mat.\n" * 20,
     "reviews.txt": "The film was good. The king liked it.\n\nThe cat did not. It went home.\n\n" * 20,
     "recipe.toml": RECIPE,
+    "questions.toml": 'extends = "questions-bert"\nrequires_init = false\n',
 }
 SMALL = ("train.epochs=1", "train.batch_size=64", "train.valid_size=3", "train.warmup=2")
 TRANSFORMER = ("model.dim=8", "model.heads=2")
@@ -74,10 +75,9 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "polarity-bert": (*TRANSFORMER, "model.layers=1", "data.tokenizer.name=wordpiece", "data.tokenizer.vocab_size=60"),
     "polarity-lstm-attention": ("model.embedding_dim=4", "model.hidden_dim=4"),
     "movie-reviews-han": ("model.embedding_dim=4", "model.hidden_dim=4"),
-    "ewt-bert": ("requires_init=false", *TRANSFORMER, "model.layers=1"),
+    "ewt-bert-scratch": (*TRANSFORMER, "model.layers=1"),
     "ewt-bert-tree": (*TRANSFORMER, "model.layers=1"),
-    "questions-bert": ("requires_init=false", *TRANSFORMER, "model.layers=1", "data.tokenizer.name=wordpiece",
-                       "data.tokenizer.vocab_size=60"),
+    "questions.toml": (*TRANSFORMER, "model.layers=1", "data.tokenizer.name=wordpiece", "data.tokenizer.vocab_size=60"),
     "imdb-bert": (*TRANSFORMER, "model.layers=1", "data.tokenizer.name=wordpiece", "data.tokenizer.vocab_size=60",
                   "task.length=16", "model.max_length=16"),
     "shakespeare-gpt": (*TRANSFORMER, "model.layers=1", "task.length=16", "model.max_length=64"),

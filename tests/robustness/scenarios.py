@@ -79,10 +79,11 @@ MODELS = [
 
 def _train(recipe: str, *files: str, more: tuple[str, ...] = (), families: tuple[str, ...] = DATA) -> Scenario:
     """Training on data files, which are damaged."""
+    own = (recipe,) if recipe.endswith(".toml") else ()
     given = [part for name in files for part in ("--data", f"{{in}}/{name}")]
-    command = ("train", recipe, *given, *settings(recipe, *more), "--output", "{out}")
+    command = ("train", f"{{in}}/{recipe}" if own else recipe, *given, *settings(recipe, *more), "--output", "{out}")
     return Scenario(
-        f"train {recipe}", "data", f"texts/{'+'.join(files)}", command, families=families, output="run", result="run"
+        f"train {recipe}", "data", f"texts/{'+'.join((*own, *files))}", command, files, families, "run", result="run"
     )
 
 
@@ -97,9 +98,9 @@ DATAS = [
     _train("pairs-gru", "pairs.tsv"),
     _train("pairs-transformer", "source.txt", "target.txt"),
     _train("polarity-bert", "labels.tsv"),
-    _train("ewt-bert", "tags.conll"),
+    _train("ewt-bert-scratch", "tags.conll"),
     _train("ewt-bert-tree", "trees.conllu"),
-    _train("questions-bert", "squad.json", families=(*DATA, "json")),
+    _train("questions.toml", "squad.json", families=(*DATA, "json")),
     _train("shakespeare-gpt", "text.txt"),
     _train("imdb-bert", "reviews.txt"),
     Scenario("train captions", "data", "captions", (

@@ -72,8 +72,8 @@ TRAINED = {
     "gpt2": ("shakespeare-gpt", "text.txt"),
     "rnn_lm": ("shakespeare-lstm", "text.txt"),
     "bert_classifier": ("polarity-bert", "labels.tsv"),
-    "bert_tagger": ("ewt-bert", "tags.conll"),
-    "bert_span": ("questions-bert", "squad.json"),
+    "bert_tagger": ("ewt-bert-scratch", "tags.conll"),
+    "bert_span": ("questions.toml", "squad.json"),
     "bert_pretraining": ("imdb-bert", "reviews.txt"),
     "rnn_text": ("polarity-lstm-attention", "labels.tsv"),
     "han": ("movie-reviews-han", "labels.tsv"),
@@ -92,7 +92,8 @@ def _run(subjects: Subjects, name: str) -> None:
         given = ["--data-dir", subjects.get("captions")]
     elif data:
         given = ["--data", subjects.get(f"texts/{data}") / data]
-    subjects.qkv("train", recipe, *given, *settings(recipe, "train.save_every=2"), "--output", folder / "run")
+    name = subjects.get(f"texts/{recipe}") / recipe if recipe.endswith(".toml") else recipe
+    subjects.qkv("train", name, *given, *settings(recipe, "train.save_every=2"), "--output", folder / "run")
     if name in ("rnn_seq2seq", "transformer"):
         subjects.qkv("evaluate", folder / "run", "--split", "valid", "--device", "cpu")
     _inputs(folder)
@@ -113,7 +114,7 @@ def _elmo(subjects: Subjects, _: str) -> None:
 
 def _inputs(folder: Path) -> None:
     """Write the input files of the commands that use a model."""
-    write_texts(folder, *(name for name in TEXTS if name != "recipe.toml"))
+    write_texts(folder, *(name for name in TEXTS if not name.endswith(".toml")))
     write_images(folder, 1, "png")
 
 

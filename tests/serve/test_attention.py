@@ -11,7 +11,9 @@ import torch
 import qkv
 from qkv.attention.layers import attention_layers
 from qkv.interpret.attention_probe import AttentionProbe
+from qkv.serve import create_app
 from qkv.serve.attention import AttentionOptions, attention_function
+from qkv.serve.settings import ServeSettings
 
 
 def function_of(folder):
@@ -103,6 +105,14 @@ def test_the_explorer_page_names_the_models_with_attention(client):
     assert [*inputs] == names
     assert (inputs["gpt"], inputs["transformer"]) == ("Once upon a time", "Where is the station?")
     assert "[MASK]" in inputs["filler"]
+
+
+def test_the_explorer_page_starts_with_the_example_of_a_packaged_model():
+    from fastapi.testclient import TestClient
+
+    with TestClient(create_app(["mine=dates"], ServeSettings(device="cpu"))) as client:
+        page = client.get("/").text
+    assert json.loads(re.search(r'"inputs":(\{.*?\})', page)[1]) == {"mine": "Donnerstag, 5. März 2026"}
 
 
 def test_torch_is_left_without_hooks(folders):

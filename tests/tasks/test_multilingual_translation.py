@@ -176,7 +176,7 @@ def test_every_target_language_is_scored_on_its_own(model: RNNSeq2Seq) -> None:
     task = TranslationTask.for_evaluation(data, model, TranslationConfig(), TrainConfig(), 0)
     assert task.evaluate(model, data, "test").scores.keys() == evaluation.scores.keys()
     printed = evaluation_text(replace(evaluation, metrics={name: task.metric(name) for name in evaluation.scores}))
-    assert "BLEU, lowercased, tokenised, fr" in printed
+    assert "BLEU, lowercased, tokenized, fr" in printed
     assert "chrF, de" in printed
 
 

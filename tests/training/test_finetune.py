@@ -93,7 +93,7 @@ def test_model_name_must_match_init(tmp_path: Path, pretrained_folder: Path):
 
 def test_init_keeps_its_sizes_and_its_vocabulary(pretrained_folder: Path, tmp_path: Path):
     sizes = ["model.preset=tiny", "model.dim=8", "model.max_length=12"]
-    job.begin(recipe(None, "requires_init=false", *sizes), tmp_path / "scratch", "cpu")
+    job.begin(recipe(None, *sizes).replace(requires_init=False), tmp_path / "scratch", "cpu")
     scratch = load(tmp_path / "scratch")
     assert len(scratch.tokenizer) == 4 + 3
     assert scratch.config.layers == 2

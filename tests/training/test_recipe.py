@@ -42,6 +42,16 @@ def test_a_recipe_inherits_that_it_requires_a_pretrained_model(tmp_path):
     assert "ewt-bert-scratch" in str(read_recipe(str(tmp_path / "mine.toml")).missing_init())
 
 
+@pytest.mark.parametrize("assignment", ["requires_init=false", "from_scratch=dates-gru"])
+def test_that_a_pretrained_model_is_required_can_be_changed_in_a_file_only(tmp_path, assignment):
+    key, _, value = assignment.partition("=")
+    with pytest.raises(InputError, match=key):
+        read_recipe("ewt-bert", [assignment])
+    path = tmp_path / "mine.toml"
+    path.write_text(f'extends = "ewt-bert"\n{key} = {value if value == "false" else repr(value)}\n')
+    assert str(getattr(read_recipe(str(path)), key)).lower() == value
+
+
 def test_the_recipes_of_the_documentation_exist():
     assert {"dates-gru", "dates-transformer", "pairs-gru", "pairs-transformer"} <= set(recipe_names())
 

@@ -1,4 +1,4 @@
-"""The figure of captions: a row per image, a tile per word coloured by attention."""
+"""The figure of captions: a row per image, a tile per word colored by attention."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.visualize.captions import PIXELS, captioned
 
 
 def blue(path: Path) -> np.ndarray:
-    """Where a figure has the colour of attention."""
+    """Where a figure has the color of attention."""
     with Image.open(path) as image:
         red, _, blue = np.moveaxis(np.asarray(image.convert("RGB")).astype(int), -1, 0)
     return blue - red > 90

@@ -1,4 +1,4 @@
-"""PNG figures: cell colours, arbitrary tokens and atomic writes."""
+"""PNG figures: cell colors, arbitrary tokens and atomic writes."""
 
 import subprocess
 import sys

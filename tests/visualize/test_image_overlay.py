@@ -32,7 +32,7 @@ def test_the_map_has_the_layout_of_the_patches():
 
 
 @pytest.mark.parametrize(("head", "patch"), [(0, (0, 1)), (1, (1, 2))])
-def test_the_patch_with_the_largest_weight_is_most_coloured(tmp_path: Path, head, patch):
+def test_the_patch_with_the_largest_weight_is_most_colored(tmp_path: Path, head, patch):
     path = save_picture_png(pictured([0, 0, 0.8, 0.2, 0, 0, 0]), tmp_path / "a.png", head=head)
     image = np.asarray(Image.open(path)).astype(int)
     height, width = image.shape[0], (image.shape[1] - 16) // 2

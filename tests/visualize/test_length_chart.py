@@ -30,18 +30,18 @@ def texts(path: Path) -> list[str]:
 def test_svg_labels_are_text(tmp_path: Path) -> None:
     said = texts(save_by_length(found("with attention", "plain_x $y$"), tmp_path / "figure.svg"))
     for words in ("with attention", "plain_x $y$", "1 to 7", "1,600 pairs", "10 or more", "400 pairs",
-                  "words in the source", "BLEU, lowercased, tokenised", "multi30k en-de, test, beam 5"):  # fmt: skip
+                  "words in the source", "BLEU, lowercased, tokenized", "multi30k en-de, test, beam 5"):  # fmt: skip
         assert words in said
 
 
-def test_each_line_has_its_own_colour(tmp_path: Path) -> None:
-    def colours(figure: ByLength) -> set[tuple[int, ...]]:
+def test_each_line_has_its_own_color(tmp_path: Path) -> None:
+    def colors(figure: ByLength) -> set[tuple[int, ...]]:
         image = Image.open(save_by_length(figure, tmp_path / "figure.png")).convert("RGB")
         often = (shade for count, shade in image.getcolors(image.width * image.height) if count > 1000)
         return {shade for shade in often if max(shade) - min(shade) > 100}
 
-    assert len(colours(found("one"))) == 1
-    assert len(colours(found("one", "two", "three"))) == 3
+    assert len(colors(found("one"))) == 1
+    assert len(colors(found("one", "two", "three"))) == 3
 
 
 def test_output_is_reproducible(tmp_path: Path) -> None:

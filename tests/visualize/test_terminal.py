@@ -1,4 +1,4 @@
-"""Terminal heat maps: with and without colour, at any width, for arbitrary tokens."""
+"""Terminal heat maps: with and without color, at any width, for arbitrary tokens."""
 
 import io
 import subprocess
@@ -32,7 +32,7 @@ def printed(
     return capture.get().splitlines()
 
 
-def coloured(attention_map: AttentionMap, row: int) -> list[Segment]:
+def colored(attention_map: AttentionMap, row: int) -> list[Segment]:
     console = Console(file=io.StringIO(), width=80, color_system="truecolor", force_terminal=True, _environ={})
     lines = console.render_lines(heat_map(attention_map))
     return [segment for segment in lines[2 + row] if segment.style is not None and segment.style.bgcolor is not None]
@@ -43,7 +43,7 @@ def luminance(rgb: Rgb) -> float:
     return float(np.dot([0.2126, 0.7152, 0.0722], linear))
 
 
-def test_without_colour_the_full_block_marks_the_attended_token() -> None:
+def test_without_color_the_full_block_marks_the_attended_token() -> None:
     lines = printed(one_hot("ab", "xyz", read=[2, 0]))
     heading, first, second = lines[1:4]
     assert first.startswith("a ")
@@ -90,7 +90,7 @@ def test_no_color_gives_blocks_without_escape_codes() -> None:
     assert "48;" not in capture.get()
 
 
-def test_sixteen_colour_terminals_get_blocks() -> None:
+def test_sixteen_color_terminals_get_blocks() -> None:
     console = Console(file=io.StringIO(), color_system="standard", force_terminal=True, _environ={})
     with console.capture() as capture:
         console.print(heat_map(one_hot("ab", "xyz", read=[2, 0])))
@@ -106,9 +106,9 @@ def test_only_encodable_characters_are_written() -> None:
     assert "  x ? _ \n" in text
 
 
-def test_with_colour_the_brightest_cell_marks_the_attended_token() -> None:
+def test_with_color_the_brightest_cell_marks_the_attended_token() -> None:
     weights = np.array([[[0.1, 0.7, 0.2]]])
-    cells = coloured(AttentionMap("decoder", ("a",), ("x", "y", "z"), weights), row=0)
+    cells = colored(AttentionMap("decoder", ("a",), ("x", "y", "z"), weights), row=0)
     levels = [luminance(tuple(cell.style.bgcolor.get_truecolor())) for cell in cells]  # type: ignore[union-attr]
     assert len(levels) == 3
     assert levels[1] > levels[2] > levels[0]
@@ -116,7 +116,7 @@ def test_with_colour_the_brightest_cell_marks_the_attended_token() -> None:
 
 def test_word_cells_show_the_weight() -> None:
     weights = np.array([[[0.125, 0.75, 0.01]]])
-    cells = coloured(AttentionMap("decoder", ("Hund",), ("two", "dogs", "play"), weights), row=0)
+    cells = colored(AttentionMap("decoder", ("Hund",), ("two", "dogs", "play"), weights), row=0)
     assert [cell.text.strip() for cell in cells] == [".12", ".75", ""]
 
 

@@ -180,12 +180,12 @@ class LocalMonotonic(Align):
 class LocalPredictive(nn.Module, Align):
     """Softmax in a window around a position predicted from the query: local-p (Luong, Pham and Manning 2015).
 
-        p_t = S sigmoid(v . tanh(W q_t))                               the centre, among S keys indexed from 0
+        p_t = S sigmoid(v . tanh(W q_t))                               the center, among S keys indexed from 0
         a_ts = softmax(s : |s - p_t| <= D) exp(-(s - p_t)^2 / (2 sigma^2)),   sigma = D / 2
 
     As in the paper, the weights are not renormalized after the Gaussian: they sum to at most 1. W and v receive their
     gradient through the Gaussian. S is the number of unmasked keys of the query, i.e. the sentence length for a
-    `Padding` mask; if the mask has gaps, S still counts unmasked keys, while the centre is a position among all keys.
+    `Padding` mask; if the mask has gaps, S still counts unmasked keys, while the center is a position among all keys.
     W and v are shared by all heads.
 
     Args:

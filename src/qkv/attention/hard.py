@@ -251,7 +251,7 @@ class MovingAverage(nn.Module):
     """b = decay b + (1 - decay) R, over the training steps, with bias correction."""
 
     total: Float[Tensor, ""]
-    mass: Float[Tensor, ""]  # total weight of the average, from 0 towards 1
+    mass: Float[Tensor, ""]  # total weight of the average, from 0 toward 1
 
     def __init__(self, decay: float) -> None:
         super().__init__()

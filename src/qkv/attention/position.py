@@ -60,7 +60,7 @@ class Rotary(Position):
     (x_i, x_{i+d/2}) -> (x_i cos a - x_{i+d/2} sin a, x_i sin a + x_{i+d/2} cos a),   a = position * base^(-2i/d)
 
     (Su et al. 2021.) Feature i of the first half is paired with feature i of the second half, as in GPT-NeoX and Llama;
-    the paper pairs neighbours, which is equivalent up to a permutation of the projected features. It is defined at any
+    the paper pairs neighbors, which is equivalent up to a permutation of the projected features. It is defined at any
     position, but models degrade soon beyond the length they were trained on (Press et al. 2022).
 
     Args:

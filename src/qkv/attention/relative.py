@@ -29,18 +29,20 @@ class RelativeEmbeddings(nn.Module, Position):
     No vector per query-key pair is materialized: a query is multiplied with each of the 2D+1 vectors once, and the
     weights of keys at the same distance are summed before the product with a^V. The fused kernels do not support a^V,
     so they serve this term only with `values=False`. Distances beyond D are defined, but not distinguished.
-
-    Args:
-        dim: Features of a query.
-        max_distance: D, the greatest distance with a vector of its own.
-        value_dim: Features of a value; by default `dim`.
-        values: Whether to add a^V to the output.
     """
 
     adds_bias = True
     gathers_bias = True
 
     def __init__(self, dim: int, max_distance: int, value_dim: int | None = None, values: bool = True) -> None:
+        """Initialize the vectors.
+
+        Args:
+            dim: Features of a query.
+            max_distance: D, the greatest distance with a vector of its own.
+            value_dim: Features of a value; by default `dim`.
+            values: Whether to add a^V to the output.
+        """
         super().__init__()
         if max_distance < 0:
             raise InputError(f"max_distance must not be negative, but it is {max_distance}")
@@ -75,14 +77,7 @@ class RelativeEmbeddings(nn.Module, Position):
 @final
 @register("position", "relative")
 class Relative(RelativeEmbeddings):
-    """Vectors for the distance j - i between a query at position i and a key at position j (Shaw et al. 2018).
-
-    Args:
-        dim: Features of a query.
-        max_distance: D, the greatest distance with a vector of its own.
-        value_dim: Features of a value; by default `dim`.
-        values: Whether to add a^V to the output.
-    """
+    """Vectors for the distance j - i between a query at position i and a key at position j (Shaw et al. 2018)."""
 
     @classmethod
     def from_sizes(cls, sizes: Sizes, *, max_distance: Size = 16) -> "Relative":  # D; larger distances are clipped
@@ -101,12 +96,6 @@ class TreeRelative(RelativeEmbeddings):
 
     The distances depend on the sentences, so each call binds its own: `position=term.with_distances(distances)`, with
     distances computed by `qkv.attention.tree`.
-
-    Args:
-        dim: Features of a query.
-        max_distance: D, the greatest distance with a vector of its own.
-        value_dim: Features of a value; by default `dim`.
-        values: Whether to add a^V to the output.
     """
 
     def with_distances(self, distances: Int[Tensor, "#batch query key"]) -> "BoundTreeRelative":

@@ -57,7 +57,7 @@ class IndexEncoding(SimpleEncoding):
 @final
 @register("position", "index_fraction")
 class IndexFraction(SimpleEncoding):
-    """PE(pos) = (pos / max_length, 0, ... 0): bounded, but neighbouring positions hardly differ.
+    """PE(pos) = (pos / max_length, 0, ... 0): bounded, but neighboring positions hardly differ.
 
     A text's own length, which is not known while it is decoded, would give one position different vectors in texts of
     different lengths.

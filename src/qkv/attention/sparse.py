@@ -1,6 +1,6 @@
 """Sparse align functions: like a softmax, but keys with low scores get weight exactly 0.
 
-Entmax (Peters, Niculae and Martins 2019) is the distribution that maximises p . s + H_a(p), with Tsallis' entropy H_a:
+Entmax (Peters, Niculae and Martins 2019) is the distribution that maximizes p . s + H_a(p), with Tsallis' entropy H_a:
 
     p_i = [(a - 1) s_i - tau]_+ ^ (1 / (a - 1)),   tau such that the p_i sum to 1.
 

@@ -30,7 +30,7 @@ class Trees:
     def from_heads(cls, heads: Int[Tensor, "batch word"], lengths: Int[Tensor, "batch"] | None = None) -> "Trees":
         """Build the trees from the head of each word; words beyond a sentence's length are padding.
 
-        Ancestors are found by pointer doubling: each iteration doubles the number of steps followed towards the root.
+        Ancestors are found by pointer doubling: each iteration doubles the number of steps followed toward the root.
         """
         valid = _valid_words(heads, lengths)
         word = torch.arange(heads.shape[1], device=heads.device)

@@ -63,7 +63,7 @@ def result_json(value: Any) -> None:
 
 
 def result_rich(renderable: RenderableType) -> None:
-    """Print a rich renderable, in colour on a terminal."""
+    """Print a rich renderable, in color on a terminal."""
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         console.print(renderable)
@@ -99,7 +99,7 @@ def _print_page(text: str) -> None:
 def _page(command: list[str], text: str) -> bool:
     """Show a text in a pager; return False if there is none."""
     try:
-        # as git: F quits if the text fits on the screen, R shows colours, X leaves the text on the screen at the end
+        # as git: F quits if the text fits on the screen, R shows colors, X leaves the text on the screen at the end
         pager = subprocess.Popen(command, stdin=subprocess.PIPE, env={"LESS": "FRX", **os.environ})
     except OSError:
         return False
@@ -171,7 +171,7 @@ def _print(text: str) -> None:
         _redirected[-1].append(text)
         return
     try:
-        print(text)  # noqa: T201  (rich would wrap or colour it)
+        print(text)  # noqa: T201  (rich would wrap or color it)
     except BrokenPipeError:
         raise OutputClosed from None
 

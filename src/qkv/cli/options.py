@@ -260,7 +260,7 @@ Data = Annotated[
         "--data",
         metavar="FILE",
         help="Your own data. Most tasks: a table (*.csv, *.jsonl or TSV) with named columns, or a folder with train, "
-        "valid and test. Pairs or labelled texts: also the option twice with one file per side (sources may be "
+        "valid and test. Pairs or labeled texts: also the option twice with one file per side (sources may be "
         "*.conllu). Tagged sentences: also CoNLL columns or *.conllu. Questions: also SQuAD JSON. Images: a folder "
         "with a subfolder per class. Speech: a folder of WAV files. Text: files, folders or quoted patterns.",
     ),

@@ -90,7 +90,7 @@ def note_unknown_tokens(unknown: Mapping[Any, Sequence[str]], what: str = "input
     names = [f"'{printable(t, 20)}' ({' '.join(f'U+{ord(c):04X}' for c in t[:3])})" for t in tokens[:MAX_UNKNOWN_SHOWN]]
     more = f" and {len(tokens) - MAX_UNKNOWN_SHOWN:,} more" if len(tokens) > MAX_UNKNOWN_SHOWN else ""
     first = f"input {next(iter(unknown))}"
-    where = first if len(unknown) == 1 else f"{len(unknown):,} inputs together, the first is {first}"
+    where = first if len(unknown) == 1 else f"{len(unknown):,} inputs, the first is {first}"
     hint = "; the input has tabs: pass a single column (cut -f 1)" if "\t" in tokens else ""
     note(f"{where}: out-of-vocabulary tokens: {', '.join(names)}{more}{hint}")
 

@@ -17,7 +17,7 @@ from qkv.errors import InputError
 from qkv.registry import registered
 
 FORMATS_PAGE = "docs/how-to/your-own-data.md"
-UNRECOGNIZED = ("text", "pairs")  # kinds of files that are not recognised as those of another kind
+UNRECOGNIZED = ("text", "pairs")  # kinds of files that are not recognized as those of another kind
 MEDIA_KINDS = {"images", "captions", "speech"}
 
 FilePaths = Annotated[tuple[FilePath, ...], Strict(False)]

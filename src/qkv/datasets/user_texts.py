@@ -79,10 +79,10 @@ class UserPairs(UserFiles, PairConfig):
 class UserLabeledTexts(UserPairs):
     """Texts with labels from a TSV, CSV or JSONL file, or from two parallel text files."""
 
-    summary = "your own labelled texts, from a TSV, CSV or JSONL file or two text files (data.train)"
+    summary = "your own labeled texts, from a TSV, CSV or JSONL file or two text files (data.train)"
     usage = "no texts with labels given: --data texts.tsv, or --data texts.txt --data labels.txt"
     description = "texts with labels"
-    section = "labelled-texts"
+    section = "labeled-texts"
     recipe = "polarity-bert"
     roles = LABELED_TEXT
     hashed = "the text"

@@ -82,7 +82,7 @@ class WordAlignment:
         """
         source, target, links = self.sources[row], self.targets[row], dict(self.links[row])
         linked_targets = set(links.values())
-        found, clauses = [], []
+        phrases, clauses = [], []
         for first in links:
             for last in range(first, min(first + PHRASE_WORDS, len(source.ids))):
                 if last not in links:
@@ -94,10 +94,10 @@ class WordAlignment:
                     and source.is_phrase(first, last, links.keys())
                     and target.is_phrase(low, high, linked_targets)
                 ):
-                    found.append(Pair(source.phrase(first, last), target.phrase(low, high)))
+                    phrases.append(Pair(source.phrase(first, last), target.phrase(low, high)))
                     if source.is_clause(first, last) and target.is_clause(low, high):
-                        clauses.append(found[-1])
-        return clauses or found
+                        clauses.append(phrases[-1])
+        return clauses or phrases
 
 
 class Vocabulary:

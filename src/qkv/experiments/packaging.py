@@ -18,7 +18,7 @@ from qkv.generation import GenerationConfig
 from qkv.hub import convert, load
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, write_manifest
 from qkv.hub.conversion import DTYPES
-from qkv.hub.pretrained import CARD, NAME, SIZES, CatalogEntry, package_size
+from qkv.hub.pretrained import CARD, EXAMPLE, NAME, SIZES, CatalogEntry, package_size
 from qkv.runtime.files import atomic_folder, check_output_folder, sha256
 from qkv.tasks.base.evaluation import Evaluation
 from qkv.tasks.base.task import Task
@@ -78,12 +78,14 @@ def package_run(
     notes: Sequence[str] = (),
     max_bytes: float = MAX_BYTES,
     evaluator: Evaluator = evaluate_split,
+    example: str = "",
 ) -> Package:
     """Package a training run as `out`, whose name becomes that of the model; the write is atomic.
 
     `folder` is a run, or a saved model with the recipe.toml and the results.jsonl of its run. The packaged weights are
     evaluated on the first test split, else on the validation data, with each of these beam sizes if the task searches.
-    The card has the results of these recorded evaluations, and `notes` on the use of the model.
+    The card has the results of these recorded evaluations, and `notes` on the use of the model. `example` is an input
+    with which pages start.
     """
     if not NAME.fullmatch(out.name):
         raise InputError(f"{out}: {out.name!r} is not the name of a model: use lowercase letters, digits, . _ and -")
@@ -103,7 +105,7 @@ def package_run(
         (scratch / CARD).write_text(card, encoding="utf-8")
         (scratch / MANIFEST_FILE).unlink()
         sizes = {path.name: path.stat().st_size for path in sorted(scratch.iterdir())}
-        write_manifest(scratch, trained | {SIZES: sizes})
+        write_manifest(scratch, trained | {SIZES: sizes} | ({EXAMPLE: example} if example else {}))
         size = package_size(scratch)
     return Package(out, size, converted.parameters, records)
 

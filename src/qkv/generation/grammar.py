@@ -62,7 +62,7 @@ class BracketState:
 
 
 class BracketGrammar(Grammar[BracketState]):
-    """Trees with a single root and a given number of terminals, as labelled brackets: (S (NP DT NN )NP ... )S.
+    """Trees with a single root and a given number of terminals, as labeled brackets: (S (NP DT NN )NP ... )S.
 
     Brackets are closed in order and contain at least one terminal. The input of a row is its number of terminals, and
     the most tokens of its sequence, without the end token. A bracket is opened only if the rest still fits into them.

@@ -2,7 +2,8 @@
 
 A packaged model is a folder with the files of a saved model and of its training run: the recipe (manifest.json,
 recipe.toml), the recorded evaluations of these weights (results.jsonl), a model card (README.md), and checkpoint.json,
-which has the training record and the size and SHA-256 of every file. `qkv models package` makes one from a run.
+which has the training record, the size and SHA-256 of every file, and an example input unless that of its pipeline
+fits. `qkv models package` makes one from a run.
 
 catalog.json has larger models that are not in the package, with the SHA-256 of their checkpoint.json. They are
 downloaded from LOCATION/NAME/FILE, where LOCATION is a URL set by the environment variable QKV_MODELS or an option.
@@ -32,6 +33,7 @@ LOCATION_VARIABLE = "QKV_MODELS"
 CATALOG = "catalog.json"
 CARD = "README.md"
 SIZES = "sizes"  # key of checkpoint.json: bytes of each file
+EXAMPLE = "example"  # key of checkpoint.json: an input of the model
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 SCHEMES = ("https", "http", "file")  # every file is verified by its SHA-256
 MAX_FILES, MAX_BYTES = 32, 2**31  # of a downloaded model
@@ -92,6 +94,14 @@ def unknown_model(name: str) -> str:
         f"{name}: no such folder or pretrained model{nearest(name, known)}; qkv models lists the models; models of the "
         "Hugging Face Hub are named owner/name"
     )
+
+
+def recorded_example(folder: Path) -> str:
+    """Return the example input in the metadata of a packaged model; "" if there is none."""
+    if not (folder / MANIFEST_FILE).is_file():
+        return ""
+    example = read_manifest(folder).get(EXAMPLE)
+    return example if isinstance(example, str) else ""
 
 
 def package_size(folder: Path) -> int:

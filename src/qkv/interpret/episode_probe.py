@@ -30,7 +30,7 @@ class EpisodeAnswer(Answer):
     row.
     """
 
-    pixels: UInt8[np.ndarray, "length height width colours"]
+    pixels: UInt8[np.ndarray, "length height width colors"]
     labels: tuple[int, ...]  # from 0; the last is the query's true label
     guess: int
 

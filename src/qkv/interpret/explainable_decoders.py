@@ -87,7 +87,7 @@ class ImageCaption(Decoded):
     def __init__(self, captioner: Captioner, image: str | Path | NamedImage, target: str | None = None) -> None:
         config = captioner.model.config
         picture = image if isinstance(image, NamedImage) else captioner.load_image(image)
-        self.pixels: UInt8[np.ndarray, "height width colours"] = picture.pixels
+        self.pixels: UInt8[np.ndarray, "height width colors"] = picture.pixels
         self.image = as_model_input(torch.from_numpy(picture.image.copy())[None].to(captioner.model.device)).float()
         self.begin, self.grid = captioner.special_tokens.begin, config.grid
         rows, columns = config.grid

@@ -35,7 +35,7 @@ class PictureAnswer(Answer):
     the class token and the patches.
     """
 
-    pixels: UInt8[np.ndarray, "height width colours"]  # the image; the model's input is all of it, resized
+    pixels: UInt8[np.ndarray, "height width colors"]  # the image; the model's input is all of it, resized
     grid: tuple[int, int]  # rows and columns of patches
     rollout: AttentionMap | None = None  # through all layers; None if not all of them were recorded
 
@@ -70,7 +70,7 @@ class PictureProbe(Pipeline):
         self,
         name: str,
         pixels: UInt8[np.ndarray, "channels height width"],
-        shown: UInt8[np.ndarray, "rows columns colours"],
+        shown: UInt8[np.ndarray, "rows columns colors"],
         layer: str | None,
         budget: int,
     ) -> PictureAnswer:

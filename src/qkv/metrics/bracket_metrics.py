@@ -1,4 +1,4 @@
-"""Labelled bracket scores of constituency trees, equal to those of EVALB with the parameters of Collins (1997).
+"""Labeled bracket scores of constituency trees, equal to those of EVALB with the parameters of Collins (1997).
 
 A bracket is a label and the words that it covers. Words tagged as punctuation do not count, nor do the root and
 brackets without other words; function tags are cut off (NP-SBJ is NP), and PRT equals ADVP. The tags of the reference

@@ -38,7 +38,7 @@ class GatedConvolution(nn.Module):
     """h_t = A_t * sigmoid(B_t),   [A_t ; B_t] = W [x_t ; ... ; x_{t+k-1}] + b: a window of k inputs per output.
 
     There is no implicit padding: n + k - 1 inputs give n outputs, and the caller provides the context (`pad_same`, or
-    the preceding inputs). The gate halves a zero-mean signal, so W is initialised with four times the
+    the preceding inputs). The gate halves a zero-mean signal, so W is initialized with four times the
     variance-preserving variance, corrected for dropout: N(0, 4 (1 - dropout) / (k d)), as in the paper. Weight
     normalization is an option of the model: Adam's steps do not depend on the gradient scale.
     """
@@ -57,7 +57,7 @@ class GatedConvolution(nn.Module):
 
 
 def init_variance_preserving(linear: nn.Linear, gain: float = 1.0) -> nn.Linear:
-    """Initialise W ~ N(0, gain / n), b = 0: the output variance is `gain` times the input variance."""
+    """Initialize W ~ N(0, gain / n), b = 0: the output variance is `gain` times the input variance."""
     nn.init.normal_(linear.weight, std=math.sqrt(gain / linear.in_features))
     nn.init.zeros_(linear.bias)
     return linear
@@ -66,7 +66,7 @@ def init_variance_preserving(linear: nn.Linear, gain: float = 1.0) -> nn.Linear:
 def pad_same(
     x: Float[Tensor, "batch length dim"], kernel: int, valid: Bool[Tensor, "batch length"]
 ) -> Float[Tensor, "batch inputs dim"]:
-    """Pad with zeros on both sides so that output t is centred on input t, and zero the inputs where `valid` is False.
+    """Pad with zeros on both sides so that output t is centered on input t, and zero the inputs where `valid` is False.
 
     Zeroing the padding keeps the outputs of lower layers at padding positions from leaking into the sentence.
     """

@@ -43,7 +43,7 @@ GREEDY = GenerationConfig()
 class Caption(Answer):
     """A caption; the rows of its maps are its tokens, the columns the cells of the feature grid in row-major order."""
 
-    pixels: UInt8[np.ndarray, "height width colours"]  # the image; the model's input is all of it, resized
+    pixels: UInt8[np.ndarray, "height width colors"]  # the image; the model's input is all of it, resized
     grid: tuple[int, int]  # rows and columns of the feature grid
 
     @property
@@ -58,10 +58,10 @@ class NamedImage:
 
     name: str
     image: Shaped[np.ndarray, "channels height width"]
-    original: UInt8[np.ndarray, "rows columns colours"] | None = None  # before it was resized, if known
+    original: UInt8[np.ndarray, "rows columns colors"] | None = None  # before it was resized, if known
 
     @property
-    def pixels(self) -> UInt8[np.ndarray, "height width colours"]:
+    def pixels(self) -> UInt8[np.ndarray, "height width colors"]:
         """Pixels for display; blank for features of an unknown image."""
         if self.original is not None:
             return self.original
@@ -102,7 +102,7 @@ class Captioner(DecoderPipeline):
             num_beams: Number of beams; 1 is greedy search.
             num_return_sequences: Number of results for each input, at most `num_beams` unless they are sampled; with
                 more than 1, the result for each input is a list, best first.
-            length_penalty: Scores are log p / length ** length_penalty; greater values favour longer outputs.
+            length_penalty: Scores are log p / length ** length_penalty; greater values favor longer outputs.
             max_new_tokens: Maximum number of new tokens; by default the maximum length of the model.
             sampling: Sample instead of searching: `qkv.generation.Sampling(temperature=0.7, top_k=50, seed=1)`.
             batch_size: Number of images processed at a time; by default as many as fit in memory.

@@ -149,12 +149,12 @@ class ChatBot:
         limit = self._max_history_tokens(config)
         recent = turns[-self.history_turns :]
         lengths = [len(ids) for ids in self.tokenizer.target.encode(recent)]
-        given = recent[history_start(lengths, self.history_turns, limit) :]
-        last = given[-1]
-        if len(given) == 1:
-            given = [truncate_turn(self.tokenizer, last, limit)]
-        (reply,) = (reply for _, reply in self.stream(["\n".join(given)], config, row_ids=[len(turns)]))
-        return replace(reply, dropped_turns=len(turns) - len(given), truncated=given[-1] != last)
+        turns_in_context = recent[history_start(lengths, self.history_turns, limit) :]
+        last = turns_in_context[-1]
+        if len(turns_in_context) == 1:
+            turns_in_context = [truncate_turn(self.tokenizer, last, limit)]
+        (reply,) = (reply for _, reply in self.stream(["\n".join(turns_in_context)], config, row_ids=[len(turns)]))
+        return replace(reply, dropped_turns=len(turns) - len(turns_in_context), truncated=turns_in_context[-1] != last)
 
     def stream(
         self, histories: Sequence[str], config: GenerationConfig, *, row_ids: Sequence[int] | None = None

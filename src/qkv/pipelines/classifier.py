@@ -35,6 +35,9 @@ class Classification(Drawable):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({quoted(self.label)}, score {self.score:.4f}, input {quoted(self.text)})"
 
+    def table_row(self) -> tuple[str, str, str]:
+        return self.text, self.label, f"{self.score:.1%}"
+
     @property
     def score(self) -> float:
         """Probability of the predicted label."""
@@ -49,6 +52,7 @@ class Classifier(TextPipeline):
 
     task_description: ClassVar = "text classification"
     heads: ClassVar = ("classifier",)
+    example_input: ClassVar = "A warm, funny and moving film."
 
     @one_or_many
     def __call__(

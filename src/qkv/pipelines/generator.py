@@ -49,6 +49,9 @@ class GeneratedText(Drawable):
     def __repr__(self) -> str:
         return f"GeneratedText({quoted(self.text)}, score {self.score:.3f}, {self.new_tokens} new tokens)"
 
+    def table_row(self) -> tuple[str, str, str]:
+        return self.prompt, self.continuation, f"{self.score:.4g}"
+
 
 class Generator(DecoderPipeline):
     """A language model with its tokenizer: `Generator("runs/shakespeare-lstm-0")("To be", max_new_tokens=100).text`.
@@ -59,6 +62,7 @@ class Generator(DecoderPipeline):
 
     task_description: ClassVar = "text generation"
     model_class: ClassVar = LanguageModel
+    example_input: ClassVar = "Once upon a time"
     model: LanguageModel[Any]
 
     @names_keywords

@@ -40,6 +40,9 @@ class FilledText(Drawable):
         best = "; ".join(", ".join(f"{guess.word} {guess.probability:.3f}" for guess in row) for row in self.guesses)
         return f"FilledText({quoted(self.filled)}, guesses {quoted(best)})"
 
+    def table_row(self) -> tuple[str, str, str]:
+        return self.text, self.filled, ", ".join(f"{best.probability:.1%}" for best, *_ in self.guesses)
+
 
 class Masks:
     """The mask token of a tokenizer, and its spellings in texts."""
@@ -73,6 +76,7 @@ class MaskFiller(TextPipeline):
 
     task_description: ClassVar = "mask filling"
     heads: ClassVar = MLM_HEADS
+    example_input: ClassVar = "The [MASK] sat on the mat."
     model: Bert
 
     def setup(self) -> None:

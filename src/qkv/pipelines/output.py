@@ -68,7 +68,7 @@ class AttentionMap(Drawable):
         weights = self.average
         best = weights.max(axis=1, keepdims=True, initial=0.0) if threshold is None else threshold
         links = (weights >= best) & (weights > 0)
-        if threshold is None:  # break ties in favour of the first column
+        if threshold is None:  # break ties in favor of the first column
             links &= links.cumsum(axis=1) == 1
         return " ".join(f"{column}-{row}" for row, column in np.argwhere(links))
 
@@ -106,6 +106,9 @@ class Answer(Drawable):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join([quoted(self.text), *self.details])})"
+
+    def table_row(self) -> tuple[str, str, str]:
+        return self.source, self.text, f"{self.score:.4g}"
 
     @property
     def details(self) -> list[str]:

@@ -82,7 +82,7 @@ class Parser(Translator):
             num_beams: Number of beams; 1 is greedy search.
             num_return_sequences: Number of results for each input, at most `num_beams` unless they are sampled; with
                 more than 1, the result for each input is a list, best first.
-            length_penalty: Scores are log p / length ** length_penalty; greater values favour longer outputs.
+            length_penalty: Scores are log p / length ** length_penalty; greater values favor longer outputs.
             attention: Compute the attention of all parses of a batch at once, not of each parse on first access.
             batch_size: Number of sentences processed at a time; by default as many as fit in memory.
 
@@ -166,7 +166,7 @@ def sentence_pair(
 
 
 def can_parse(tokenizer: Tokenizer) -> bool:
-    """Whether the target vocabulary of a model is that of trees: as many labelled brackets open as close."""
+    """Whether the target vocabulary of a model is that of trees: as many labeled brackets open as close."""
     target = tokenizer.target
     brackets = [symbol for symbol in target.vocab if symbol[:1] in ("(", ")") and len(symbol) > 1]
     return target is not tokenizer.source and 0 < len(brackets) == 2 * len(_labels(target.vocab))

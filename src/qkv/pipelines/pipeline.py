@@ -45,6 +45,7 @@ class Pipeline:
     task_description: ClassVar[str]
     model_class: ClassVar[type[Any]]  # base class of the models that the pipeline can run
     input_types: ClassVar[tuple[type, ...]] = (str,)  # of one input
+    example_input: ClassVar[str] = "The cat sat on the mat."  # of pipelines of texts
     model: Any
 
     @names_keywords

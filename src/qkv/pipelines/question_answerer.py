@@ -44,6 +44,9 @@ class ExtractedAnswer(Drawable):
         answer = quoted(self.text) if self.span is not None else "no answer"
         return f"ExtractedAnswer({answer}, score {self.score:.4f}, question {quoted(self.question)})"
 
+    def table_row(self) -> tuple[str, str, str]:
+        return self.question, self.text or "no answer", f"{self.score:.1%}"
+
     @property
     def span(self) -> AnswerSpan | None:
         """The most probable candidate, or None if "no answer" is more probable."""
@@ -69,6 +72,7 @@ class QuestionAnswerer(TextPipeline):
 
     task_description: ClassVar = "question answering"
     heads: ClassVar = ("span",)
+    example_input: ClassVar = "The cat sat on the mat. Then it slept. Who sat on the mat?"
     model: Bert
 
     @one_or_many

@@ -109,7 +109,7 @@ class Recognizer(DecoderPipeline):
         Args:
             recordings: A WAV file or a dict of `array` and `sampling_rate`, or several.
             num_beams: Number of beams; 1 is greedy search.
-            length_penalty: Scores are log p / length ** length_penalty; greater values favour longer outputs.
+            length_penalty: Scores are log p / length ** length_penalty; greater values favor longer outputs.
             max_new_tokens: Maximum number of new tokens of a window; by default 25 per second.
             batch_size: Number of windows processed at a time; by default as many as fit in memory.
 

@@ -101,6 +101,9 @@ class StoryAnswer(Answer):
         """Probabilities of all answers, most probable first."""
         return dict(self.predictions[0].candidates)
 
+    def table_row(self) -> tuple[str, str, str]:
+        return self.question, self.text, f"{self.probabilities[self.text]:.1%}"
+
 
 class StoryAnswerer(Pipeline):
     """A memory network: `StoryAnswerer("runs/babi-memory-0")("Where is Mary?", "Mary went home. John left.").text`."""

@@ -51,9 +51,15 @@ class TaggedText(Drawable):
 
     def __repr__(self) -> str:
         if self.entities:
-            entities = ", ".join(f"{entity.text} ({entity.kind})" for entity in self.entities)
-            return f"TaggedText({quoted(self.text)}, entities {quoted(entities)})"
+            return f"TaggedText({quoted(self.text)}, entities {quoted(self._entity_list)})"
         return f"TaggedText({quoted(' '.join(map('/'.join, zip(self.words, self.tags, strict=True))))})"
+
+    def table_row(self) -> tuple[str, str, str]:
+        return self.text, self._entity_list or " ".join(self.tags), ""
+
+    @property
+    def _entity_list(self) -> str:
+        return ", ".join(f"{entity.text} ({entity.kind})" for entity in self.entities)
 
 
 class Tagger(TextPipeline):

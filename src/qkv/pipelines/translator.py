@@ -69,6 +69,7 @@ class Translator(DecoderPipeline):
     task_description: ClassVar = "translation"
     model_class: ClassVar = EncoderDecoder
     input_types: ClassVar[tuple[type, ...]] = (str, Tagged)
+    example_input: ClassVar = "Where is the station?"
     model: EncoderDecoder[Any, Any]
     grammar: Grammar[Any] | None = None  # of the outputs
 
@@ -106,7 +107,7 @@ class Translator(DecoderPipeline):
             num_beams: Number of beams; 1 is greedy search.
             num_return_sequences: Number of results for each input, at most `num_beams` unless they are sampled; with
                 more than 1, the result for each input is a list, best first.
-            length_penalty: Scores are log p / length ** length_penalty; greater values favour longer outputs.
+            length_penalty: Scores are log p / length ** length_penalty; greater values favor longer outputs.
             max_new_tokens: Maximum number of new tokens; by default twice the length of the source plus 50.
             min_new_tokens: Minimum number of new tokens.
             prefix: The beginning of every translation.

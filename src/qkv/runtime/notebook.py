@@ -21,6 +21,10 @@ class Drawable:
         html: str = import_module("qkv.visualize.notebook").to_html(self)
         return html
 
+    def table_row(self) -> tuple[str, str, str]:
+        """Return the input, the output and the score, for a table of several results."""
+        return "", repr(self), ""
+
 
 class Results(list[T], Drawable):
     """The results of several inputs, a list with a short repr."""

@@ -13,7 +13,6 @@ from qkv import __version__
 from qkv.serve import openai_routes, task_routes
 from qkv.serve.api_page import POLICY, Server, api_page
 from qkv.serve.errors import RESPONSES, RequestError, add_handlers
-from qkv.serve.example_inputs import example_input
 from qkv.serve.loaded import ModelPool
 from qkv.serve.metrics import Metrics
 from qkv.serve.middleware import LimitBody, Measure, RequireKey
@@ -89,7 +88,7 @@ def _correct_schema(app: FastAPI, *, keys: bool) -> None:
 async def explorer(served: ServedModels) -> HTMLResponse:
     """Return the page that shows the attention of typed inputs."""
     models = [model for model in served.pool.models.values() if "/attention" in model.pipelines]
-    inputs = {model.name: example_input(model.name, model.pipelines) for model in models}
+    inputs = {model.name: model.example_input for model in models}
     return HTMLResponse(served_page([*inputs], inputs=inputs))
 
 

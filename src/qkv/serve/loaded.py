@@ -12,6 +12,8 @@ from qkv.generation.beam_batching import BeamDecoder
 from qkv.generation.continuous_batching import TokenDecoder
 from qkv.generation.row_runner import RowRunner
 from qkv.hub import load
+from qkv.hub.model_folder import named_folder
+from qkv.hub.pretrained import recorded_example
 from qkv.models.memory.memory_network import MemoryNetwork
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.models.vit import ViT
@@ -63,6 +65,7 @@ class LoadedModel:
         if not self.pipelines:
             raise InputError(f"{source}: a {type(network).__name__} cannot be served: no endpoint takes its inputs")
         self.kind = type(network).__name__
+        self.example_input: str = recorded_example(named_folder(source)) or pipelines[0].example_input
         self.worker = Worker(
             name, self._make_batch, metrics, max_batch=settings.max_batch, max_queue=settings.max_queue
         )

@@ -1,4 +1,4 @@
-"""Bidirectional language modelling task (Peters et al. 2018): predict the next and the previous word.
+"""Bidirectional language modeling task (Peters et al. 2018): predict the next and the previous word.
 
     loss = -1/2 mean_t [log p(w_{t+1} | w_0 .. w_t) + log p(w_t | w_{t+1} .. w_{n+1})],   t = 0 .. n
 
@@ -103,9 +103,9 @@ class BiLMConfig(TaskConfig):
 
 @register("task", "bilm")
 class BiLMTask(Task):
-    """Bidirectional language modelling of single sentences."""
+    """Bidirectional language modeling of single sentences."""
 
-    title = "bidirectional language modelling"
+    title = "bidirectional language modeling"
     cli_command = "embed"
     metrics: ClassVar = {
         "loss": LOSS,  # nats per word, the mean of both directions

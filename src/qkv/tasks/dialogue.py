@@ -208,9 +208,9 @@ class DialogueLMConfig(PackedLMConfig, HistoryConfig):
 
 @register("task", "dialogue_lm")
 class DialogueLMTask(ResponseTask, PackedLMTask):
-    """Language modelling of whole dialogues, with a token for the speaker before each turn."""
+    """Language modeling of whole dialogues, with a token for the speaker before each turn."""
 
-    title = "dialogue as language modelling"
+    title = "dialogue as language modeling"
     config_class = DialogueLMConfig
 
     @classmethod

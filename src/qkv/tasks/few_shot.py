@@ -1,4 +1,4 @@
-"""Few-shot classification task: classify a picture given a few labelled pictures of each new class.
+"""Few-shot classification task: classify a picture given a few labeled pictures of each new class.
 
 The pictures are kept on the device; a batch holds their indices.
 """
@@ -158,7 +158,7 @@ def scores(model: SNAIL, examples: FewShotDataset, count: int) -> dict[str, floa
 def query_logits(
     model: SNAIL, pictures: Shaped[Tensor, "batch pictures channels height width"], labels: Int[Tensor, "batch support"]
 ) -> Float[Tensor, "batch queries ways"]:
-    """Logits of every unlabelled picture, each as if it alone followed the labelled ones.
+    """Logits of every unlabeled picture, each as if it alone followed the labeled ones.
 
     Each picture is embedded once for all sequences it is in.
     """

@@ -1,4 +1,4 @@
-"""Language modelling task: predict the next token of a running text."""
+"""Language modeling task: predict the next token of a running text."""
 
 import math
 import random
@@ -80,7 +80,7 @@ class LanguageModelingTask(Task):
     With `shuffle`, for models with a bounded context, a batch has chunks from anywhere in the text.
     """
 
-    title = "language modelling"
+    title = "language modeling"
     cli_command = "generate"
     metrics: ClassVar = {
         "loss": LOSS,  # nats per token
@@ -227,7 +227,7 @@ class EncodedText:
 
     @torch.inference_mode()
     def scores(self, model: LanguageModel[Any], budget: int, length: int) -> dict[str, float]:
-        """Metrics of language modelling: -log p of every token but the first, averaged.
+        """Metrics of language modeling: -log p of every token but the first, averaged.
 
         The text is split into PARTS (fewer if it is short), each processed from a fresh state, `budget` tokens at a
         time; the first tokens of each part have less context. A model with a bounded context is evaluated on chunks of

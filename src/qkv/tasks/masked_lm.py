@@ -1,4 +1,4 @@
-"""Masked language modelling task: BERT's pre-training on documents (Devlin et al. 2019).
+"""Masked language modeling task: BERT's pre-training on documents (Devlin et al. 2019).
 
     [CLS] the film [MASK] long [SEP] but i ##s [MASK] it [SEP]
 
@@ -137,7 +137,7 @@ class MaskedLMConfig(TaskConfig):
 class MaskedLMTask(Task):
     """Passages of documents, or pairs of them, split differently in every epoch and masked in every batch."""
 
-    title = "masked language modelling"
+    title = "masked language modeling"
     cli_command = "fill"
     metrics: ClassVar = {
         "loss": LOSS,

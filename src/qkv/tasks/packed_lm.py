@@ -1,4 +1,4 @@
-"""Language modelling of packed documents: predict the next token within each document.
+"""Language modeling of packed documents: predict the next token within each document.
 
 Documents are packed into rows of one length (`qkv.datasets.packing`) with hardly any padding, and a mask keeps them
 apart (`qkv.attention.Documents`). Each document ends with an end token.
@@ -60,9 +60,9 @@ class PackedLMConfig(TaskConfig):
 
 @register("task", "packed_lm")
 class PackedLMTask(Task):
-    """Language modelling of documents, packed in a new order in each epoch so that row boundaries vary."""
+    """Language modeling of documents, packed in a new order in each epoch so that row boundaries vary."""
 
-    title = "language modelling of documents"
+    title = "language modeling of documents"
     cli_command = "generate"
     metrics: ClassVar = {
         "loss": LOSS,  # nats per token

@@ -48,9 +48,9 @@ class ParsingTask(TranslationTask):
         "tags": Metric("tags", percent=True),
     }
     test_metrics: ClassVar = {
-        "f1": Metric("labelled bracket F1", percent=True),
-        "precision": Metric("labelled precision", percent=True),
-        "recall": Metric("labelled recall", percent=True),
+        "f1": Metric("labeled bracket F1", percent=True),
+        "precision": Metric("labeled precision", percent=True),
+        "recall": Metric("labeled recall", percent=True),
         "exact": Metric("exact match", percent=True),
         "tags": Metric("tag accuracy", percent=True),
         "well_formed": Metric("well-formed trees", percent=True),

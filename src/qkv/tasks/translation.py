@@ -107,7 +107,7 @@ class TranslationTask(Task):
         "cer": Metric("character error rate", higher_is_better=False, percent=True),
         "bleu": Metric("BLEU"),
         "bleu_lowercased": Metric("BLEU, lowercased"),
-        "bleu_tokenised": Metric("BLEU, lowercased, tokenised"),
+        "bleu_tokenised": Metric("BLEU, lowercased, tokenized"),
         "chrf": Metric("chrF"),
         "alignment": Metric("alignment accuracy", percent=True),
         "per": Metric("phoneme error rate", higher_is_better=False, percent=True),

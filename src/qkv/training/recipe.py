@@ -19,7 +19,8 @@ from qkv.runtime.text import printable, printable_repr
 from qkv.tasks.base.task import Task, TaskConfig
 from qkv.tasks.base.train_config import TrainConfig
 
-TOP_KEYS = ("seed", "init", "requires_init", "from_scratch")  # keys that --set can change, outside of the tables
+SETTABLE_KEYS = ("seed", "init")  # keys outside of the tables that --set and keywords can change
+FILE_KEYS = ("requires_init", "from_scratch")  # keys outside of the tables that only files have
 SECTIONS = {"task": "task", "data": "dataset", "model": "model"}  # sections of a recipe that name a registered class
 
 
@@ -142,14 +143,14 @@ class Recipe(Config):
 def _check_top_keys(table: Mapping[str, Any], where: str) -> None:
     """Raise for an unknown key at the top level; a key of a section is suggested with its section: lr, train.lr."""
     configs = {section: table.get(section) for section in SECTIONS} | {"train": table.get("train", TrainConfig())}
-    names = {key: [key] for key in (*TOP_KEYS, *configs)}
+    names = {key: [key] for key in (*SETTABLE_KEYS, *FILE_KEYS, *configs)}
     for section, config in configs.items():
         for key in type(config).model_fields if isinstance(config, Config) else ():
             names.setdefault(key, []).append(f"{section}.{key}")
     for key in table:
         if key not in Recipe.model_fields:
             close = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
-            known = ", ".join((*configs, *TOP_KEYS))
+            known = ", ".join((*configs, *SETTABLE_KEYS, *FILE_KEYS))
             hint = f"did you mean {' or '.join(names[close[0]])}?" if close else f"known: {known}"
             raise InputError(f"{where}: unknown key {printable(key)} ({hint})")
 
@@ -231,6 +232,11 @@ def task_of(table: Mapping[str, Any]) -> type[Task] | None:
 def read_recipe(name: str, assignments: Iterable[str] = ()) -> Recipe:
     """Read a recipe by name or path and apply `a.b=value` assignments; every key is checked."""
     assignments = tuple(assignments)
+    for assignment in assignments:
+        if (key := assignment.partition("=")[0].strip()) in FILE_KEYS:
+            raise InputError(
+                f'--set {printable(assignment)}: only a file can change {key}: write one with extends = "{name}"'
+            )
     base = recipe_table(name)
     table = _without_other_data(base, override(base, assignments))
     return Recipe.from_table({**table, "name": name, "overrides": assignments}, f"recipe {name}")

@@ -20,7 +20,7 @@ from qkv.training import job
 from qkv.training.display import Display
 from qkv.training.distributed import is_main, on_main, process_group
 from qkv.training.log import DEFAULT_LOGGERS
-from qkv.training.recipe import SECTIONS, TOP_KEYS, Recipe, read_recipe, recipe_table, task_of
+from qkv.training.recipe import SECTIONS, SETTABLE_KEYS, Recipe, read_recipe, recipe_table, task_of
 from qkv.training.run import Run
 
 HINTS = {  # for arguments of trainers of other libraries
@@ -186,7 +186,7 @@ def recipe_assignments(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str
         keys = set(type(config).model_fields) - set(recipe.task_class.from_data if section == "model" else ())
         for key in (*keys, *(["preset"] if section == "model" else [])):
             owners.setdefault(key, []).append(section)
-    top = {*sections, *TOP_KEYS}
+    top = {*sections, *SETTABLE_KEYS}
     nested: dict[str, Any] = {}
     for key, value in overrides.items():
         if key in top or "." in key:

@@ -9,26 +9,26 @@ from PIL import Image, ImageDraw, ImageFont
 from qkv.pipelines.captioner import Caption
 from qkv.runtime.files import write_atomically
 from qkv.visualize.glyphs import clipped, visible
-from qkv.visualize.image_overlay import coloured, png_bytes, resized
+from qkv.visualize.image_overlay import colored, png_bytes, resized
 from qkv.visualize.plotting import QUIET, TEXT
 from qkv.visualize.selection import pick_head
 
 _PICTURE, _TILE, _GAP, _LINE = 96, 64, 6, 14  # longer sides of an image and of a tile, spaces, height of a text line
 _MOST_WORDS = 14  # tiles in a row; a longer caption is cut
 _SIZE = 11  # of the font
-_COLOURS = 256  # of the palette: thumbnails take half as many bytes as with full colours
+_COLORS = 256  # of the palette: thumbnails take half as many bytes as with full colors
 
 
 def save_captions_png(answers: Sequence[Caption], path: str | os.PathLike[str]) -> Path:
-    """Write a row per caption: the image, the caption, and a tile per word coloured by its attention."""
+    """Write a row per caption: the image, the caption, and a tile per word colored by its attention."""
     rows = [_row(answer) for answer in answers]
     width, height = max(row.width for row in rows), sum(row.height for row in rows)
     canvas, top = Image.new("RGB", (width, height), "white"), 0
     for row in rows:
         canvas.paste(row, (0, top))
         top += row.height
-    # A median cut, the default, would lose the colours of small objects.
-    palette = canvas.quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE)
+    # A median cut, the default, would lose the colors of small objects.
+    palette = canvas.quantize(_COLORS, method=Image.Quantize.MAXCOVERAGE)
     dithered = canvas.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG)
     write_atomically(Path(path), png_bytes(dithered))
     return Path(path)
@@ -53,10 +53,10 @@ def _row(answer: Caption) -> Image.Image:
 
 
 def _tiles(answer: Caption) -> list[tuple[str, Image.Image]]:
-    """Return each word with the image in grey, coloured by its attention; none for a model without attention."""
+    """Return each word with the image in gray, colored by its attention; none for a model without attention."""
     if not answer.attention:
         return []
-    grey, weights = resized(answer.pixels, _TILE).convert("L"), pick_head(answer.attention[0], None)
+    gray, weights = resized(answer.pixels, _TILE).convert("L"), pick_head(answer.attention[0], None)
     words = zip(answer.attention[0].rows, weights, strict=True)
-    tiles = [(visible(token.strip()), coloured(grey, row.reshape(answer.grid))) for token, row in words]
+    tiles = [(visible(token.strip()), colored(gray, row.reshape(answer.grid))) for token, row in words]
     return tiles[:_MOST_WORDS]

@@ -1,10 +1,10 @@
-"""Sequential colour maps for attention weights."""
+"""Sequential color maps for attention weights."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-# Nine steps of one hue, evenly spaced in OKLCH lightness: safe for colour blindness and greyscale printing.
+# Nine steps of one hue, evenly spaced in OKLCH lightness: safe for color blindness and grayscale printing.
 ON_LIGHT = ("#f3f5fb", "#cfd9f2", "#abbeed", "#87a1ea", "#6585e2", "#4969d1", "#334fb5", "#223892", "#152569")
 ON_DARK = ("#1a1e28", "#263252", "#34467d", "#445ca9", "#5674d0", "#7090eb", "#91adf9", "#b6cbfe", "#dee8ff")
 # Of negative scores: the opposite hue, with the same steps of lightness.
@@ -19,7 +19,7 @@ Rgb = tuple[int, int, int]
 
 
 def shade(ramp: Sequence[str], fraction: float) -> Rgb:
-    """Interpolate a colour map at a fraction from 0 to 1."""
+    """Interpolate a color map at a fraction from 0 to 1."""
     stops = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in ramp])
     positions = np.linspace(0.0, 1.0, len(ramp))
     red, green, blue = (round(float(np.interp(fraction, positions, stops[:, channel]))) for channel in range(3))

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-# Colour-blind safe palette (Okabe and Ito 2008) without yellow, which is invisible as a line on white.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
-STYLES = ("-", "--", ":", "-.")  # of lines beyond the number of colours
+# Color-blind safe palette (Okabe and Ito 2008) without yellow, which is invisible as a line on white.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+STYLES = ("-", "--", ":", "-.")  # of lines beyond the number of colors
 GRID = "#e7e9ef"
 LOG_RATIO = 100  # of the largest and the smallest value, from which the axis is logarithmic
 WIDTH, ROW_HEIGHT, CURVE_HEIGHT = 6.4, 0.34, 3.2  # inches
@@ -54,7 +54,7 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
 
 
 def draw_curves(curves: Sequence[Curve], title: str, scale: float = 1.0) -> "Figure":
-    """Plot curves over the training step; `scale` is 100 for percent. Those with the same label share a colour."""
+    """Plot curves over the training step; `scale` is 100 for percent. Those with the same label share a color."""
     from matplotlib.ticker import MaxNLocator
 
     figure = new_figure(WIDTH, CURVE_HEIGHT)
@@ -64,10 +64,10 @@ def draw_curves(curves: Sequence[Curve], title: str, scale: float = 1.0) -> "Fig
     for curve in curves:
         number, label = labels.index(curve.label), curve.label if curve.label not in shown else None
         shown.add(curve.label)
-        colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
+        color, style = COLORS[number % len(COLORS)], STYLES[number // len(COLORS) % len(STYLES)]
         values = [value * scale for value in curve.values]
         marker = "o" if len(values) == 1 else None
-        axes.plot(curve.steps, values, style, color=colour, linewidth=1.5, label=label, marker=marker)
+        axes.plot(curve.steps, values, style, color=color, linewidth=1.5, label=label, marker=marker)
     numbers = [value for curve in curves for value in curve.values]
     if min(numbers) > 0 and max(numbers) > LOG_RATIO * min(numbers):
         axes.set_yscale("log")
@@ -92,9 +92,9 @@ def draw_points(panels: Sequence[tuple[str, Sequence[PointRow]]]) -> "Figure":
         for height, row in enumerate(rows):
             axes.plot(row.values, [height] * len(row.values), "o", color=QUIET, markersize=5, markerfacecolor="none")
             if row.interval is not None:
-                axes.plot(row.interval, [height, height], color=COLOURS[0], linewidth=1.5, marker="|", markersize=7)
+                axes.plot(row.interval, [height, height], color=COLORS[0], linewidth=1.5, marker="|", markersize=7)
             if row.mean is not None:
-                axes.plot([row.mean], [height], "D", color=COLOURS[0], markersize=5)
+                axes.plot([row.mean], [height], "D", color=COLORS[0], markersize=5)
         labels = [row.label for row in rows] if number == 0 else [""] * len(rows)
         for label in axes.set_yticks(range(len(rows)), labels):
             label.label1.set_parse_math(False)

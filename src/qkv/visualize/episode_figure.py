@@ -33,18 +33,18 @@ def save_episode_png(episode: EpisodeAnswer, path: str | os.PathLike[str]) -> Pa
     for index, number in enumerate((len(episode.labels) - 1, *range(len(episode.labels) - 1))):
         left, top = _GAP + index % across * tile[0], _GAP + index // across * tile[1]
         canvas.paste(pictures[number], (left, top))
-        text, colour = _caption(episode, number)
-        draw.text((left, top + height + 2), text, fill=colour)
+        text, color = _caption(episode, number)
+        draw.text((left, top + height + 2), text, fill=color)
         for row, weights in enumerate(shares):
             begin = top + height + _TEXT + row * _BAR
-            weight_colour = shade(ON_LIGHT, float(weights[number]) / (float(weights.max()) or 1.0))
-            draw.rectangle((left, begin, left + width - 1, begin + _BAR - 3), fill=weight_colour)
+            weight_color = shade(ON_LIGHT, float(weights[number]) / (float(weights.max()) or 1.0))
+            draw.rectangle((left, begin, left + width - 1, begin + _BAR - 3), fill=weight_color)
     write_atomically(Path(path), png_bytes(canvas))
     return Path(path)
 
 
 def _caption(episode: EpisodeAnswer, number: int) -> tuple[str, str]:
-    """Return the caption of an image and its colour; the correct class is green."""
+    """Return the caption of an image and its color; the correct class is green."""
     if number == len(episode.labels) - 1:
         return f"{QUERY} -> {episode.guess + 1}", _RIGHT if episode.right else _WRONG
     same = episode.labels[number] == episode.labels[-1]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qkv.visualize.curves import COLOURS, GRID, STYLES, PointRow
+from qkv.visualize.curves import COLORS, GRID, STYLES, PointRow
 from qkv.visualize.plotting import QUIET, TEXT, new_figure
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def _draw_lines(axes: "Axes", panel: LinePanel) -> None:
             [max(high - mean, 0.0) for mean, high in zip(line.mean, line.high, strict=True)],
         ]
         axes.errorbar(
-            line.x, line.mean, yerr=errors, label=line.label, color=COLOURS[number % len(COLOURS)],
-            linestyle=STYLES[number // len(COLOURS) % len(STYLES)], marker=MARKERS[number % len(MARKERS)],
+            line.x, line.mean, yerr=errors, label=line.label, color=COLORS[number % len(COLORS)],
+            linestyle=STYLES[number // len(COLORS) % len(STYLES)], marker=MARKERS[number % len(MARKERS)],
             markersize=4, linewidth=1.4, elinewidth=1.0, capsize=2.5,
         )  # fmt: skip
     if panel.log_x:
@@ -101,9 +101,9 @@ def _draw_points(axes: "Axes", panel: PointPanel) -> None:
     for height, row in enumerate(panel.rows):
         axes.plot(row.values, [height] * len(row.values), "o", color=QUIET, markersize=5, markerfacecolor="none")
         if row.interval is not None:
-            axes.plot(row.interval, [height, height], color=COLOURS[0], linewidth=1.5, marker="|", markersize=7)
+            axes.plot(row.interval, [height, height], color=COLORS[0], linewidth=1.5, marker="|", markersize=7)
         if row.mean is not None:
-            axes.plot([row.mean], [height], "D", color=COLOURS[0], markersize=5)
+            axes.plot([row.mean], [height], "D", color=COLORS[0], markersize=5)
     for label in axes.set_yticks(range(len(panel.rows)), [row.label for row in panel.rows]):
         label.label1.set_parse_math(False)
     axes.set_ylim(len(panel.rows) - 0.5, -0.5)

@@ -16,7 +16,7 @@ from qkv.visualize.selection import pick_head, pick_map
 
 _SIDE = 448  # longer side of each image in pixels
 _GAP = 16
-_COLOUR = np.array((61.0, 107.0, 255.0))  # distinct from grey images; as in explorer/app/image.js
+_COLOR = np.array((61.0, 107.0, 255.0))  # distinct from gray images; as in explorer/app/image.js
 _STRONGEST = 0.85  # opacity at the largest weight
 
 
@@ -32,12 +32,12 @@ def over_patches(pictured: PictureAnswer, layer: str | None = None) -> Attention
 def save_picture_png(
     pictured: PictureAnswer, path: str | os.PathLike[str], *, layer: str | None = None, head: int | None = None
 ) -> Path:
-    """Write the image next to a grey version coloured by the class token's attention."""
+    """Write the image next to a gray version colored by the class token's attention."""
     weights = pick_head(over_patches(pictured, layer), head)
     original = resized(pictured.pixels, _SIDE)
     canvas = Image.new("RGB", (2 * original.width + _GAP, original.height), "white")
     canvas.paste(original, (0, 0))
-    canvas.paste(coloured(original.convert("L"), weights), (original.width + _GAP, 0))
+    canvas.paste(colored(original.convert("L"), weights), (original.width + _GAP, 0))
     write_atomically(Path(path), png_bytes(canvas))
     return Path(path)
 
@@ -54,7 +54,7 @@ def data_url(image: Image.Image) -> str:
     return f"data:image/png;base64,{base64.b64encode(png_bytes(image)).decode()}"
 
 
-def resized(pixels: UInt8[np.ndarray, "height width colours"], side: int) -> Image.Image:
+def resized(pixels: UInt8[np.ndarray, "height width colors"], side: int) -> Image.Image:
     """Return an image whose longer side has `side` pixels, enlarged without interpolation."""
     shape = pixels.shape[:2]
     height, width = (max(1, round(size * side / max(shape))) for size in shape)
@@ -62,10 +62,10 @@ def resized(pixels: UInt8[np.ndarray, "height width colours"], side: int) -> Ima
     return Image.fromarray(np.ascontiguousarray(pixels)).resize((width, height), method)
 
 
-def coloured(image: Image.Image, weights: Float[np.ndarray, "rows columns"]) -> Image.Image:
-    """Blend a grey image with the overlay colour in proportion to the weight of each patch."""
-    grey = np.asarray(image)
+def colored(image: Image.Image, weights: Float[np.ndarray, "rows columns"]) -> Image.Image:
+    """Blend a gray image with the overlay color in proportion to the weight of each patch."""
+    gray = np.asarray(image)
     share = _STRONGEST * weights / (float(weights.max()) or 1.0)
-    down, across = (np.arange(count) * cells // count for count, cells in zip(grey.shape, weights.shape, strict=True))
+    down, across = (np.arange(count) * cells // count for count, cells in zip(gray.shape, weights.shape, strict=True))
     share = share[down][:, across, None]
-    return Image.fromarray(np.rint((1 - share) * grey[:, :, None] + share * _COLOUR).astype(np.uint8))
+    return Image.fromarray(np.rint((1 - share) * gray[:, :, None] + share * _COLOR).astype(np.uint8))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # File metadata by format: no date, so that equal data gives equal bytes.
 _METADATA: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}}
-# Colour-blind safe palette (Okabe and Ito 2008) without yellow, which is invisible as a line on white.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+# Color-blind safe palette (Okabe and Ito 2008) without yellow, which is invisible as a line on white.
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _GRID = "#e7e9ef"
 _WIDTH, _HEIGHT = 7.2, 4.2  # inches
@@ -50,8 +50,8 @@ def save_by_length(data: ByLength, path: str | os.PathLike[str]) -> Path:
     suffix = Path(path).suffix.lower()
     if suffix not in _METADATA:
         raise InputError(f"{path}: file name must end in {' or '.join(_METADATA)}")
-    if len(data.lines) > len(_COLOURS):
-        raise InputError(f"{len(data.lines)} lines are too many for one plot: choose at most {len(_COLOURS)} recipes")
+    if len(data.lines) > len(_COLORS):
+        raise InputError(f"{len(data.lines)} lines are too many for one plot: choose at most {len(_COLORS)} recipes")
     figure = _draw(data)
     import matplotlib
 
@@ -63,16 +63,16 @@ def _draw(data: ByLength) -> "Figure":
     figure = new_figure(_WIDTH, _HEIGHT)
     axes = figure.add_axes((0, 0, 1, 1))
     x = np.arange(len(data.buckets))
-    for line, colour, marker in zip(data.lines, _COLOURS, _MARKERS, strict=False):
-        axes.fill_between(x, line.lowest, line.highest, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(x, line.mean, color=colour, marker=marker, markersize=5, linewidth=1.8)
+    for line, color, marker in zip(data.lines, _COLORS, _MARKERS, strict=False):
+        axes.fill_between(x, line.lowest, line.highest, color=color, alpha=0.15, linewidth=0)
+        axes.plot(x, line.mean, color=color, marker=marker, markersize=5, linewidth=1.8)
     # Start at 0 so that heights are proportional to scores.
     axes.set_ylim(0, 1.08 * max(max(line.highest) for line in data.lines) or 1.0)
     axes.set_xlim(-0.3, len(x) - 0.9)
     _label_lines(axes, data.lines)
     axes.set_xticks(x, [f"{name}\n{count:,} pairs" for name, count in zip(data.buckets, data.counts, strict=True)])
     axes.set_xlabel("words in the source", color=TEXT, labelpad=8)
-    axes.set_ylabel("BLEU, lowercased, tokenised", color=TEXT, labelpad=8)
+    axes.set_ylabel("BLEU, lowercased, tokenized", color=TEXT, labelpad=8)
     axes.set_title(data.title, loc="left", pad=14, fontsize=11, color=TEXT, parse_math=False)
     axes.tick_params(length=0, pad=6, labelcolor=TEXT, labelsize=9)
     axes.grid(axis="y", color=_GRID, linewidth=0.8)
@@ -98,4 +98,4 @@ def _label_lines(axes: "Axes", lines: Sequence[Line]) -> None:
             textcoords="axes fraction",
             va="center",
         )
-        label.set(color=_COLOURS[number], fontsize=9, parse_math=False)
+        label.set(color=_COLORS[number], fontsize=9, parse_math=False)

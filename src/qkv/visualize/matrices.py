@@ -9,13 +9,13 @@ from typing import Any
 
 from qkv.visualize.plotting import QUIET, attention_colormap, new_figure, save_figure
 
-MASKED = "#d9dbe0"  # colour of masked cells
+MASKED = "#d9dbe0"  # color of masked cells
 _GAP, _TITLE, _LABELS = 0.12, 0.2, 0.65  # inches between matrices, for a title, for labels
 
 
 @dataclass(frozen=True)
 class MatrixPanel:
-    """A matrix with its title and labels; masked cells of a masked array are grey."""
+    """A matrix with its title and labels; masked cells of a masked array are gray."""
 
     title: str
     values: Any  # array or masked array [rows, columns]
@@ -24,20 +24,20 @@ class MatrixPanel:
 
 
 def save_matrices(panels: Sequence[MatrixPanel], path: str | os.PathLike[str], *, columns: int, cell: float) -> Path:
-    """Draw matrices in a grid, each with its own range of colours; `cell` is the size of a cell in inches."""
+    """Draw matrices in a grid, each with its own range of colors; `cell` is the size of a cell in inches."""
     height, width = panels[0].values.shape
     labelled = bool(panels[0].rows or panels[0].columns)
     pitch_x = width * cell + _GAP + labelled * _LABELS
     pitch_y = height * cell + _GAP + _TITLE + labelled * _LABELS
     lines = math.ceil(len(panels) / columns)
     figure = new_figure(columns * pitch_x, lines * pitch_y)
-    colours = attention_colormap().with_extremes(bad=MASKED)
+    colors = attention_colormap().with_extremes(bad=MASKED)
     for number, panel in enumerate(panels):
         line, column = divmod(number, columns)
         box = (column / columns, 1 - (line * pitch_y + height * cell) / (lines * pitch_y),
                width * cell / (columns * pitch_x), height * cell / (lines * pitch_y))  # fmt: skip
         axes = figure.add_axes(box)
-        axes.imshow(panel.values, cmap=colours, aspect="auto", interpolation="nearest")
+        axes.imshow(panel.values, cmap=colors, aspect="auto", interpolation="nearest")
         axes.set_xticks(range(len(panel.columns)), panel.columns, rotation=90)
         axes.set_yticks(range(len(panel.rows)), panel.rows)
         axes.tick_params(length=0, labelsize=7)

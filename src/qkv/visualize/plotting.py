@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-TEXT, QUIET = "#23262f", "#767b88"  # colours of labels
+TEXT, QUIET = "#23262f", "#767b88"  # colors of labels
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -34,7 +34,7 @@ def save_figure(figure: "Figure", path: str | os.PathLike[str], **options: Any) 
 
 
 def attention_colormap() -> "Colormap":
-    """Return the colour map of attention weights on a white background."""
+    """Return the color map of attention weights on a white background."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("attention", ON_LIGHT)

@@ -52,7 +52,7 @@ def shaded_style(fraction: float) -> Style:
     return Style(color=Color.from_rgb(*readable_on(background)), bgcolor=Color.from_rgb(*background), dim=False)
 
 
-def _coloured_cell(weight: float, fraction: float, width: int) -> Text:
+def _colored_cell(weight: float, fraction: float, width: int) -> Text:
     number = f"{weight:.2f}".removeprefix("0")[:3]
     fits = width >= _LEAST_WORD_WIDTH and weight >= _WORTH_A_NUMBER
     return Text((number if fits else "").center(width), style=shaded_style(fraction))
@@ -101,10 +101,10 @@ class _HeatMap:
 
 
 def _brush(console: Console, options: ConsoleOptions) -> _Brush:
-    # 16-colour terminals have no ordered shades of one hue.
+    # 16-color terminals have no ordered shades of one hue.
     if console.color_system in {"256", "truecolor"} and not console.no_color:
-        return _Brush(len(ON_DARK), _coloured_cell)
-    # Block characters of increasing density, for output without colour (pipe, file, NO_COLOR).
+        return _Brush(len(ON_DARK), _colored_cell)
+    # Block characters of increasing density, for output without color (pipe, file, NO_COLOR).
     blocks = " .:*#" if options.ascii_only else " ░▒▓█"
     return _Brush(
         len(blocks), lambda weight, fraction, width: Text(blocks[round(fraction * (len(blocks) - 1))] * width)

@@ -125,14 +125,14 @@ def _draw(tree: Tree) -> tuple[list[str], float, float]:
         if end == start + 1:  # a label above a single word may be wider than the word
             widths[start] = max(widths[start], cell_len(visible(label)) + 1)
     ends = [MARGIN, *accumulate((CELL * width + GAP for width in widths), initial=MARGIN)][1:]
-    centres = [(begin + end) / 2 for begin, end in pairwise(ends)]
+    centers = [(begin + end) / 2 for begin, end in pairwise(ends)]
     shapes: list[str] = []
     bottom = MARGIN + LEVEL * _height(root)
 
     def draw_node(child: Node | int) -> tuple[float, float]:
         """Draw a child; return the position of its label."""
         if isinstance(child, int):
-            x, has_tag = centres[child], tree.tags[child] != NO_TAG
+            x, has_tag = centers[child], tree.tags[child] != NO_TAG
             shapes.append(_text(x, bottom, tree.words[child], "word"))
             if has_tag:
                 shapes.append(_text(x, bottom - 18, tree.tags[child], "tag"))

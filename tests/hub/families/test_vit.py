@@ -187,7 +187,7 @@ def test_unsupported_configs_are_errors(tmp_path, changes, words):
 
 def test_unsupported_heads_are_errors(tmp_path):
     transformers.ViTForMaskedImageModeling(transformers.ViTConfig(**SMALL)).save_pretrained(tmp_path / "masked")
-    with pytest.raises(CheckpointError, match="masked image modelling"):
+    with pytest.raises(CheckpointError, match="masked image modeling"):
         qkv.load(tmp_path / "masked")
     pooled = transformers.ViTModel(transformers.ViTConfig(**SMALL, pooler_act="relu"))
     pooled.save_pretrained(tmp_path / "pooled")

@@ -114,7 +114,7 @@ class Page:
         """Move the pointer to a cell of a panel over time."""
         script = """
             const [panel, row, column] = arguments, { timeline } = qkvExplorer.shown().handle;
-            const { x, y, w, h } = timeline.place({ panel, row, column });
+            const { x, y, w, h } = timeline.cornerOf({ panel, row, column });
             scrollBy(0, timeline.canvas.getBoundingClientRect().y + y - innerHeight / 2);
             const box = timeline.canvas.getBoundingClientRect();
             return [box.x + x - w / 2, box.y + y + h / 2];
@@ -131,8 +131,8 @@ class Page:
     def lightness(self, group: str) -> list[int]:
         """Return the brightness of each cell; in the light scheme, more attention is darker."""
         cells = "return [...document.querySelectorAll(`#${arguments[0]} [role=option]`)]"
-        colours = self.run(f"{cells}.map(cell => getComputedStyle(cell).backgroundColor)", group)
-        return [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
+        colors = self.run(f"{cells}.map(cell => getComputedStyle(cell).backgroundColor)", group)
+        return [sum(map(int, re.findall(r"\d+", color)[:3])) for color in colors]
 
     def lit(self, group: str) -> int:
         """Return the highlighted token."""

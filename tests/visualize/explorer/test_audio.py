@@ -81,10 +81,10 @@ def test_weights_and_values_under_the_pointer_are_those_of_the_model(
 
 def test_both_panels_share_the_time_axis_in_seconds(driver: WebDriver, tmp_path: Path) -> None:
     page = Page(driver, save_page([speech(tuple("abcde"), start=2.0)], tmp_path / "page.html"))
-    script = "return qkvExplorer.shown().handle.timeline.place(arguments[0])"
-    place = lambda panel, column: page.run(script, {"panel": panel, "row": 0, "column": column})  # noqa: E731
+    script = "return qkvExplorer.shown().handle.timeline.cornerOf(arguments[0])"
+    corner = lambda panel, column: page.run(script, {"panel": panel, "row": 0, "column": column})  # noqa: E731
     for column in range(5):  # a column is as wide as eight frames
-        assert place(ALIGNMENT, column)["x"] == pytest.approx(place(SPECTROGRAM, 8 * column + 7)["x"], abs=0.01)
+        assert corner(ALIGNMENT, column)["x"] == pytest.approx(corner(SPECTROGRAM, 8 * column + 7)["x"], abs=0.01)
     items = page.run("return qkvExplorer.shown().handle.figure().items.map(item => item.text ?? '')")
     assert "Time in seconds" in items
     assert {"2.00", "2.40"} <= set(items) or {"2.0", "2.4"} <= set(items)

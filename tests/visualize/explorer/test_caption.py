@@ -27,7 +27,7 @@ def blue(page: Page, selector: str) -> list[int]:
     return list(page.run(script, selector))
 
 
-def test_each_word_has_a_tile_coloured_by_its_attention(driver: WebDriver, tmp_path: Path) -> None:
+def test_each_word_has_a_tile_colored_by_its_attention(driver: WebDriver, tmp_path: Path) -> None:
     driver.get_log("browser")
     answer = captioned((" a", " <b>circle</b>"), (1, 5), source=HOSTILE)
     page = Page(driver, save_page([answer], tmp_path / "page.html"))

@@ -162,7 +162,7 @@ def test_any_two_inputs_of_a_page_can_be_compared(driver: WebDriver, tmp_path: P
     assert page.text("b-readout") == "“x” attends to “a” 0.7000"
 
 
-def test_one_colour_scale_for_both_sides_is_stated(driver: WebDriver, tmp_path: Path) -> None:
+def test_one_color_scale_for_both_sides_is_stated(driver: WebDriver, tmp_path: Path) -> None:
     faint = AttentionMap("decoder", ("w", "x"), ("a", "b"), np.full((1, 2, 2), 0.5))
     strong = AttentionMap("decoder", ("w", "x"), ("a", "b"), np.eye(2)[None])
     answers = [Answer("ab", "wx", 0.0, (faint,)), Answer("ab", "wx", 0.0, (strong,))]
@@ -201,7 +201,7 @@ def test_hostile_names_and_tokens_stay_text(driver: WebDriver, tmp_path: Path) -
     assert page.complaints() == []
 
 
-def coloured(page: Page, side: str) -> int:
+def colored(page: Page, side: str) -> int:
     """Return the cell of a grid of 2 by 3 that is most blue."""
     script = """
         const canvas = document.querySelector(arguments[0]), { width, height } = canvas;
@@ -222,9 +222,9 @@ def test_captions_of_images_are_compared(driver: WebDriver, tmp_path: Path) -> N
     driver.get_log("browser")
     pair = [captioned(("a", " cat"), (0, 4)), captioned(("one", " cat"), (1, 5), source="b.png")]
     page = Page(driver, save_page(pair, tmp_path / "page.html"), "#view=compare")
-    assert (coloured(page, "a"), coloured(page, "b")) == (0, 1)
+    assert (colored(page, "a"), colored(page, "b")) == (0, 1)
     page.hover(page.tokens("b-rows")[1])
-    assert (coloured(page, "a"), coloured(page, "b")) == (4, 5)
+    assert (colored(page, "a"), colored(page, "b")) == (4, 5)
     assert page.text("a-readout") == "“␣cat” attends to row 2, column 2 1.0000"
     page.hover(page.tokens("a-rows")[0])
     assert page.text("b-readout") == "No equal token."
@@ -237,9 +237,9 @@ def test_patches_of_images_are_compared(driver: WebDriver, tmp_path: Path) -> No
     page = Page(driver, path, "#head=0")
     assert page.one("#tabs [aria-selected=true]").text == "Side by side"
     assert not page.shown("select[aria-label='Compare with']")  # a text is not next to an image
-    assert (coloured(page, "a"), coloured(page, "b")) == (1, 1)
+    assert (colored(page, "a"), colored(page, "b")) == (1, 1)
     page.choose("Head of B", "head 1")
-    assert (coloured(page, "a"), coloured(page, "b")) == (1, 3)
+    assert (colored(page, "a"), colored(page, "b")) == (1, 3)
     page.run("document.querySelector('#b-image').focus()")
     page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert page.text("a-readout").startswith("row 1, column 2 attends to row 1, column 3 0.7000")

@@ -21,7 +21,7 @@ METHODS = ("attention", "gradient", "leave_one_out")
 
 
 class Known:
-    """What an explanation of a text says of its units."""
+    """The attributes of an explained text."""
 
     unit = "token"
     grid = None
@@ -117,7 +117,7 @@ def test_each_output_of_a_generated_text_has_its_scores(driver: WebDriver, tmp_p
     assert page.run("return location.hash") == "#row=1"
 
 
-def test_regions_of_an_image_are_coloured_by_their_scores(driver: WebDriver, tmp_path: Path) -> None:
+def test_regions_of_an_image_are_colored_by_their_scores(driver: WebDriver, tmp_path: Path) -> None:
     from tests.pipelines.test_captioner import make_captioner
 
     captioner: Captioner = make_captioner()

@@ -193,7 +193,7 @@ def test_weights_are_exact_to_the_stated_precision(driver: WebDriver, tmp_path: 
     np.testing.assert_allclose(page.plane(), weights[2].ravel(), atol=0.5 / 65535 + 1e-7, rtol=0)
 
 
-def test_the_colour_scale_is_shared_unless_each_head_has_its_own(driver: WebDriver, tmp_path: Path) -> None:
+def test_the_color_scale_is_shared_unless_each_head_has_its_own(driver: WebDriver, tmp_path: Path) -> None:
     weights = np.stack([np.eye(4), np.full((4, 4), 0.25)])
     answer = Answer("abcd", "", 0.0, (AttentionMap("encoder.0", tuple("abcd"), tuple("abcd"), weights),))
     page = Page(driver, save_page([answer], tmp_path / "page.html"), "#head=1")
@@ -212,7 +212,7 @@ def test_copied_tokens_equal_the_original_text(driver: WebDriver, tmp_path: Path
     assert page.run("return document.querySelector('#cols .mark').dataset.mark") == "␣"
 
 
-def test_the_page_follows_the_preferred_colour_scheme(driver: WebDriver, tmp_path: Path) -> None:
+def test_the_page_follows_the_preferred_color_scheme(driver: WebDriver, tmp_path: Path) -> None:
     page = Page(driver, save_page([DATE], tmp_path / "page.html"))
     light, light_picture = page.lightness("cols"), page.picture()
     prefer(driver, "dark")

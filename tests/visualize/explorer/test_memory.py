@@ -122,16 +122,16 @@ def test_keys_move_between_cells_and_panels_and_pin_a_step(
 
 def test_zooming_keeps_the_cells_under_the_pointer(driver: WebDriver, trace: MemoryTrace, tmp_path: Path) -> None:
     page = Page(driver, written(trace, tmp_path))
-    before = page.run("return qkvExplorer.shown().handle.timeline.place({ panel: 2, row: 0, column: 5 }).w")
+    before = page.run("return qkvExplorer.shown().handle.timeline.cornerOf({ panel: 2, row: 0, column: 5 }).w")
     page.run("document.querySelector('.map').focus()")
     page.press("+", "+")
     page.picture()
-    assert page.run("return qkvExplorer.shown().handle.timeline.place({ panel: 2, row: 0, column: 5 }).w") > before
+    assert page.run("return qkvExplorer.shown().handle.timeline.cornerOf({ panel: 2, row: 0, column: 5 }).w") > before
     page.hover_panel(WRITE, 0, 5)
     assert page.one(".tip").text.startswith("Step 6 writes to location")
     page.press("0")
     page.picture()
-    assert page.run("return qkvExplorer.shown().handle.timeline.place({ panel: 2, row: 0, column: 5 }).w") == before
+    assert page.run("return qkvExplorer.shown().handle.timeline.cornerOf({ panel: 2, row: 0, column: 5 }).w") == before
 
 
 def test_the_view_fits_a_phone_and_can_be_exported(driver: WebDriver, trace: MemoryTrace, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_nothing_moves_if_reduced_motion_is_preferred(driver: WebDriver, tmp_pat
     prefer(driver, "light")
 
 
-def test_keys_that_do_not_fit_are_counted_in_their_place(driver: WebDriver, tmp_path: Path) -> None:
+def test_rows_of_keys_that_do_not_fit_are_replaced_by_their_number(driver: WebDriver, tmp_path: Path) -> None:
     answer = AttentionProbe(gpt2(), TOKENIZER)("the cat " * 5)
     assert isinstance(answer, TextAnswer)
     page = Page(driver, save_page([answer], tmp_path / "page.html"), "#view=operator&head=0&row=39&stage=6")

@@ -208,6 +208,16 @@ def test_a_permalink_with_unknown_values_shows_the_defaults(driver: WebDriver, t
     assert page.complaints() == []
 
 
+def test_keys_of_views_take_the_values_of_their_rules(driver: WebDriver, tmp_path: Path) -> None:
+    path = save_page([LAYERS], tmp_path / "page.html")
+    page = Page(driver, path, "#view=heads&sort=entropy&order=descending&heads=0+1")
+    assert page.text("status") == ""
+    assert page.run("return qkvExplorer.state.view") == "model"
+    page = Page(driver, path, "#sort=size&order=up&heads=0+7&stage=x&side=left")
+    ignored = "sort=size, order=up, heads=0 7, stage=x, side=left"
+    assert page.text("status") == f"Ignored in the address: {ignored}."
+
+
 def test_the_rest_of_a_permalink_is_kept(driver: WebDriver, tmp_path: Path) -> None:
     path = save_page([LAYERS], tmp_path / "page.html")
     page = Page(driver, path, "#view=bogus&layer=encoder.0&nonsense=1&head=1")

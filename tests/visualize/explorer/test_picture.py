@@ -29,7 +29,7 @@ def pictured() -> PictureAnswer:
     return PictureAnswer("cat.png", "cat", -0.1, maps, pixels=np.full((8, 12, 3), 120, dtype=np.uint8), grid=(2, 3))
 
 
-def coloured(page: Page) -> list[int]:
+def colored(page: Page) -> list[int]:
     """Return how blue each patch of a grey image is."""
     script = """
         const canvas = document.querySelector("#patches"), context = canvas.getContext("2d");
@@ -44,16 +44,16 @@ def coloured(page: Page) -> list[int]:
     return list(page.run(script))
 
 
-def test_an_image_is_coloured_by_attention(driver: WebDriver, tmp_path: Path) -> None:
+def test_an_image_is_colored_by_attention(driver: WebDriver, tmp_path: Path) -> None:
     driver.get_log("browser")
     page = Page(driver, save_page([pictured(), DATE], tmp_path / "page.html"))
     assert page.text("heading") == "cat.png → cat"
     assert not page.shown(".map")
     page.tokens("heads")[1].click()
-    levels = coloured(page)
+    levels = colored(page)
     assert max(levels) == levels[1] > 5 * levels[0] > 0
     page.tokens("heads")[2].click()
-    assert [level > 0 for level in coloured(page)] == [False, False, False, True, False, False]
+    assert [level > 0 for level in colored(page)] == [False, False, False, True, False, False]
     page.tokens("readers")[1].click()
     assert page.selected("readers") == [1]
     assert page.text("readout").startswith("“[mean]” attends to row 2, column 1 1.0000")
@@ -77,7 +77,7 @@ def test_hovering_a_patch_shows_its_attention(driver: WebDriver, tmp_path: Path)
     across, down = canvas.size["width"] // 3, canvas.size["height"] // 4
     ActionChains(driver).move_to_element_with_offset(canvas, across, -down).perform()
     assert page.text("readout").startswith("row 1, column 3 attends to row 2, column 1 0.7000")
-    assert coloured(page)[3] == max(coloured(page))
+    assert colored(page)[3] == max(colored(page))
     assert page.selected("readers") == []
     page.hover(page.tokens("heads")[0])
     assert page.text("readout").startswith("“[class]” attends to")
@@ -145,7 +145,7 @@ def test_an_image_is_shown_at_its_own_resolution(driver: WebDriver, tmp_path: Pa
     assert page.complaints() == []
 
 
-def test_the_input_has_its_colours_and_the_attention_is_over_grey(driver: WebDriver, tmp_path: Path) -> None:
+def test_the_input_has_its_colors_and_the_attention_is_over_grey(driver: WebDriver, tmp_path: Path) -> None:
     pixels = np.tile(np.array([200, 60, 20], dtype=np.uint8), (8, 12, 1))
     weights = np.zeros((1, 8, 7))
     weights[:, :, 0] = 1.0  # nothing on the patches
@@ -159,8 +159,8 @@ def test_the_input_has_its_colours_and_the_attention_is_over_grey(driver: WebDri
           return [...canvas.getContext("2d").getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data].slice(0, 3);
         });
     """
-    colour, grey = page.run(script)
-    assert colour == [200, 60, 20]
+    color, grey = page.run(script)
+    assert color == [200, 60, 20]
     assert len(set(grey)) == 1
     assert 150 < grey[0] < 200  # lighter than the color
 

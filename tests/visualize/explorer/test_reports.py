@@ -55,16 +55,16 @@ def test_a_report_names_its_command_and_runs_nothing(driver: WebDriver, tmp_path
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("write", [write for write, _ in REPORTS])
-def test_a_report_has_the_colours_of_the_explorer_and_fits_a_phone(
+def test_a_report_has_the_colors_of_the_explorer_and_fits_a_phone(
     driver: WebDriver, tmp_path: Path, write, scheme: str
 ) -> None:
-    colours = "const { color, backgroundColor, fontFamily } = getComputedStyle(document.body);"
+    colors = "const { color, backgroundColor, fontFamily } = getComputedStyle(document.body);"
     explorer = Page(driver, save_page([DATE], tmp_path / "page.html"))
     prefer(driver, scheme)
-    expected = explorer.run(f"{colours} return [color, backgroundColor, fontFamily];")
+    expected = explorer.run(f"{colors} return [color, backgroundColor, fontFamily];")
     page = Page(driver, write(tmp_path))
     prefer(driver, scheme)
-    assert page.run(f"{colours} return [color, backgroundColor, fontFamily];") == expected
+    assert page.run(f"{colors} return [color, backgroundColor, fontFamily];") == expected
     try:
         narrow(driver, 390)
         page = Page(driver, write(tmp_path))

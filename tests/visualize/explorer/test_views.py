@@ -94,7 +94,7 @@ def test_heads_are_sorted_by_a_statistic(driver: WebDriver, tmp_path: Path, stat
     assert shown == pytest.approx(sorted(values.values(), reverse=True), abs=0.051)
 
 
-def test_all_heads_share_one_colour_scale_unless_each_has_its_own(driver: WebDriver, tmp_path: Path) -> None:
+def test_all_heads_share_one_color_scale_unless_each_has_its_own(driver: WebDriver, tmp_path: Path) -> None:
     weights = np.stack([np.eye(4), np.full((4, 4), 0.25)])
     answer = Answer("abcd", "", 0.0, (AttentionMap("encoder.0", tuple("abcd"), tuple("abcd"), weights),))
     page = Page(driver, save_page([answer], tmp_path / "page.html"), "#view=model")

@@ -98,9 +98,9 @@ Tables = Mapping[str, Sequence[Key]]  # the keys of each table of a recipe, by i
 
 def recipe_keys(recipe: "Recipe") -> Tables:
     """Return the keys of a recipe, grouped by table."""
-    from qkv.training.recipe import TOP_KEYS
+    from qkv.training.recipe import SETTABLE_KEYS
 
-    tables = {"recipe": [key for key in config_keys(recipe) if key.name in TOP_KEYS]}
+    tables = {"recipe": [key for key in config_keys(recipe) if key.name in SETTABLE_KEYS]}
     task = recipe.task_class
     for section, config, cls, from_data in (
         ("task", recipe.task, task, ()),

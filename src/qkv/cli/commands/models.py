@@ -189,6 +189,9 @@ def package(
     note: Annotated[
         list[str] | None, typer.Option("--note", metavar="TEXT", help="Sentence on the model for its card; repeatable.")
     ] = None,
+    example: Annotated[
+        str, typer.Option("--example", metavar="TEXT", help="Input that the page of `qkv serve` starts with.")
+    ] = "",
     max_size: Annotated[float, typer.Option("--max-size", metavar="MB", help="Fail if it is larger.")] = 40.0,
     json: options.Json = False,
 ) -> None:
@@ -199,7 +202,7 @@ def package(
     """
     from qkv.experiments.packaging import package_run
 
-    packaged = package_run(run, out, dtype.value, num_beams or [1], note or [], max_size * 1e6, _evaluate)
+    packaged = package_run(run, out, dtype.value, num_beams or [1], note or [], max_size * 1e6, _evaluate, example)
     info(f"{packaged.parameters:,} parameters  {dtype.value}  {packaged.size / 1e6:.1f} MB")
     if json:
         result_json({"folder": str(out), "bytes": packaged.size, "catalog": packaged.catalog_entry().to_dict()})

@@ -79,7 +79,7 @@ def _tokenized(recipe: "Recipe") -> "TokenizedText":
     if task.shard_unit is None or not isinstance(data, LargeText):
         raise InputError(
             f"nothing to prepare: {task.title} on {recipe.data.registered_name} holds its data in memory; shards are "
-            f"for language modelling on text files of more than {LARGE_BYTES // 2**20} MiB, or with --set "
+            f"for language modeling on text files of more than {LARGE_BYTES // 2**20} MiB, or with --set "
             "data.shards=true"
         )
     pretrained = load_pretrained(recipe)

@@ -111,7 +111,7 @@ def train(
     """Train a model from a recipe.
 
     `qkv recipes` lists the recipes. Ctrl-C saves a checkpoint and prints the command that resumes training. With --data
-    a recipe trains on your own files: pairs-gru on pairs, polarity-bert on labelled texts, ewt-lstm on tagged words,
+    a recipe trains on your own files: pairs-gru on pairs, polarity-bert on labeled texts, ewt-lstm on tagged words,
     questions-bert on questions, shakespeare-gpt and imdb-bert on plain text, images-vit on a folder of images,
     captions-attend on captions, speech-las on recordings. `qkv data check FILE` shows what training would read.
     """

@@ -1,4 +1,4 @@
-"""Few-shot episodes: N unseen classes with K labelled support examples each, and a query to classify.
+"""Few-shot episodes: N unseen classes with K labeled support examples each, and a query to classify.
 
 An episode depends only on the seed and its index, not on the batch it is in: its classes, their labels, the support
 examples, their order, and the class of the query. It contains indices of examples, not their pixels.

@@ -82,13 +82,13 @@ def read_image(source: ImageSource, channels: int, height: int, width: int) -> U
 
 def read_image_for_display(
     source: ImageSource, channels: int, height: int, width: int, count: int
-) -> tuple[UInt8[ndarray, "channels height width"], UInt8[ndarray, "rows columns colours"]]:
+) -> tuple[UInt8[ndarray, "channels height width"], UInt8[ndarray, "rows columns colors"]]:
     """Read an image as `read_image` does; also return it for display, one of `count` images."""
     image = _load_for(source, channels)
     return resize_image(image, height, width), pixels_for_display(image, count)
 
 
-def pixels_for_display(image: Image.Image, count: int) -> UInt8[ndarray, "rows columns colours"]:
+def pixels_for_display(image: Image.Image, count: int) -> UInt8[ndarray, "rows columns colors"]:
     """Return an image at its own resolution, reduced only if it is large for one of `count` images in memory."""
     side = min(MAX_SHOWN_SIDE, math.isqrt(MAX_SHOWN_BYTES // (3 * max(1, count))))
     shown = image.convert("RGB")

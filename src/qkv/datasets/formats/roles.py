@@ -1,4 +1,4 @@
-"""Columns of tables by their role in an example: the names by which each is recognised."""
+"""Columns of tables by their role in an example: the names by which each is recognized."""
 
 import re
 from collections import Counter
@@ -17,13 +17,13 @@ LANGUAGES = (  # without "id", which is rarely Indonesian
     "korean", "arabic", "hindi", "turkish", "greek", "hebrew", "romanian", "hungarian", "vietnamese", "indonesian",
 )  # fmt: skip
 MAX_SHOWN = 10  # columns in a message
-MAX_PARTS = 3  # words of a name that is recognised by one of them; longer cells are texts
+MAX_PARTS = 3  # words of a name that is recognized by one of them; longer cells are texts
 IDENTIFIERS = frozenset(("id", "ids", "idx", "index"))
 
 
 @dataclass(frozen=True)
 class Role:
-    """A column that examples need, and the names by which it is recognised, in lower case and preferred first.
+    """A column that examples need, and the names by which it is recognized, in lower case and preferred first.
 
     If none of them is there, the first column with one of `others` is used, or else the only column that has one of the
     names as a part, such as "review_text".
@@ -100,8 +100,8 @@ def match_columns(
 ) -> dict[str, str]:
     """Return the column of each role: as given in `columns`, else by its name; without the roles that have none.
 
-    Case and separators are ignored. A nested column such as `translation.en` is recognised by its full name or by its
-    last part. With `by_parts`, the columns of other roles are recognised by a part of their names.
+    Case and separators are ignored. A nested column such as `translation.en` is recognized by its full name or by its
+    last part. With `by_parts`, the columns of other roles are recognized by a part of their names.
     """
     check_roles(roles, columns)
     known: dict[str, str] = {}
@@ -125,24 +125,24 @@ def match_columns(
         column = next((free[key] for key in candidates if key in free), None)
         if role.name not in matched and column is not None:
             matched[role.name] = column
-    while by_parts and (found := _match_parts(names, roles, matched)):
-        matched |= found
+    while by_parts and (columns_by_part := _match_parts(names, roles, matched)):
+        matched |= columns_by_part
     return matched
 
 
 def _match_parts(names: Sequence[str], roles: Sequence[Role], matched: Mapping[str, str]) -> dict[str, str]:
     """Return the columns of required roles that one of the other columns, and only one, has a part of its name for."""
     free = {name: name_parts(name) for name in names if name not in matched.values()}
-    found = {}
+    columns = {}
     for role in roles:
         if role.name in matched or not role.required:
             continue
         candidates = [name for name, parts in free.items() if _names_role(parts, role)]
         preferred = [name for name in candidates if role.name in free[name]] or candidates
         if len(preferred) == 1:
-            found[role.name] = preferred[0]
-    counts = Counter(found.values())
-    return {role: name for role, name in found.items() if counts[name] == 1}
+            columns[role.name] = preferred[0]
+    counts = Counter(columns.values())
+    return {role: name for role, name in columns.items() if counts[name] == 1}
 
 
 def _names_role(parts: Sequence[str], role: Role) -> bool:

@@ -10,7 +10,7 @@ from qkv.errors import InputError
 from qkv.runtime.text import printable
 
 MAX_PLAUSIBLE_LABELS = 20  # distinct labels that are plausible for any number of texts
-WELL_FORMED = 0.8  # share of the lines from which a format is recognised
+WELL_FORMED = 0.8  # share of the lines from which a format is recognized
 MAGIC_NUMBERS = {
     b"\x89PNG": "PNG image",
     b"\xff\xd8\xff": "JPEG image",

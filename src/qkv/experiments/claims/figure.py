@@ -22,7 +22,7 @@ from qkv.visualize.plotting import save_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_FIGURE_BYTES, COLOURS = 100_000, 64
+MAX_FIGURE_BYTES, COLORS = 100_000, 64
 
 
 def save_claim_figure(claim: type[Claim], record: ClaimRecord, path: Path) -> Path:
@@ -30,7 +30,7 @@ def save_claim_figure(claim: type[Claim], record: ClaimRecord, path: Path) -> Pa
     save_figure(draw_claim(claim, record), path, dpi=120, pad_inches=0.12)
     reduced = io.BytesIO()
     with Image.open(path) as image:
-        image.convert("RGB").quantize(COLOURS).save(reduced, "png", optimize=True)
+        image.convert("RGB").quantize(COLORS).save(reduced, "png", optimize=True)
     if len(reduced.getvalue()) > MAX_FIGURE_BYTES:
         raise InputError(f"{path}: larger than {MAX_FIGURE_BYTES:,} bytes: draw fewer panels or lines")
     write_atomically(path, reduced.getvalue())

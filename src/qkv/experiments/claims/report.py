@@ -20,7 +20,7 @@ RULE = (
     "Each claim states its criteria before it is measured: a quantity, and the range in which its 95 % confidence "
     "interval over the seeds must be. A criterion passes if the whole interval is inside the range. A claim is "
     "supported if all its criteria pass, not supported if none does, and mixed otherwise. If the measurement was "
-    "changed after a first run, the page of the claim says how; ranges were never changed."
+    "changed after a first run, the page of the claim describes it; ranges were never changed."
 )
 
 

@@ -3,7 +3,7 @@
     header   dim, ffn_dim, layers, heads, kv_heads, vocab_size (negative: the output layer is not tied), max_length
     weights  E;  attention norms;  W_Q;  W_K;  W_V;  W_O;  FFN norms;  W1;  W2;  W3;  final norm;  cosines and sines;  W
 
-Each kind of weight is stored for all layers. Positions rotate neighbouring features there, features i and i + d/2 here:
+Each kind of weight is stored for all layers. Positions rotate neighboring features there, features i and i + d/2 here:
 the rows of W_Q and W_K are permuted.
 """
 

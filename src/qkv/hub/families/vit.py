@@ -37,7 +37,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> ViTConfig:
     their = ConfigKeys.parse(data, "vit")
     require(
         not any(name.startswith("decoder.") for name in names),
-        "vit: masked image modelling heads are not supported",
+        "vit: masked image modeling heads are not supported",
     )
     for key in ("image_size", "patch_size"):
         require(len(getattr(their, key)) == 2, f"vit: {key} must be an integer or (height, width)")

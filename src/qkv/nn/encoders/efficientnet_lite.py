@@ -45,7 +45,7 @@ STAGES = (
 )
 
 
-CONV_NORMS = (  # convolutions and the normalisations after them
+CONV_NORMS = (  # convolutions and the normalizations after them
     ("conv_stem", "bn0"),
     ("expand_conv", "bn0"),
     ("depthwise_conv", "bn1"),
@@ -121,7 +121,7 @@ class EfficientNetLite(nn.Module):
         return F.relu6(self.bn1(self.conv_head(x)))
 
     def fold_batch_norm(self) -> "EfficientNetLite":
-        """Fold each normalisation into the convolution before it: the same function in eval mode, in less time."""
+        """Fold each normalization into the convolution before it: the same function in eval mode, in less time."""
         for module in self.modules():
             for conv_name, norm_name in CONV_NORMS:
                 conv, norm = getattr(module, conv_name, None), getattr(module, norm_name, None)

@@ -23,7 +23,7 @@ from qkv.nn.encoders.source_encoders import TransformerBlock
 from qkv.registry import register
 from qkv.types import Float, Tensor
 
-GROUPS = 8  # of channels in group normalisation
+GROUPS = 8  # of channels in group normalization
 FILTERS = (32, 64, 128)
 PATCH = 8
 
@@ -82,7 +82,7 @@ class ImageEncoder(nn.Module):
 class Convolutions(Backbone):
     """x = gelu(norm(conv(x))) for each layer: 4 x 4 convolutions with stride 2.
 
-    Group normalisation (Wu and He 2018) makes an image's features independent of the rest of the batch.
+    Group normalization (Wu and He 2018) makes an image's features independent of the rest of the batch.
     """
 
     def __init__(self, channels: int, filters: tuple[int, ...]) -> None:
@@ -92,7 +92,7 @@ class Convolutions(Backbone):
         self.convolutions = nn.ModuleList(
             nn.Conv2d(inputs, outputs, kernel_size=4, stride=2, padding=1) for inputs, outputs in sizes
         )
-        # One-channel groups would normalise everything away where the grid has shrunk to one position.
+        # One-channel groups would normalize everything away where the grid has shrunk to one position.
         self.norms = nn.ModuleList(
             nn.GroupNorm(1 if outputs <= GROUPS else math.gcd(GROUPS, outputs), outputs) for _, outputs in sizes
         )
@@ -173,5 +173,5 @@ class Features(Backbone):
 
 
 def position_embedding(grid: tuple[int, int], features: int) -> nn.Parameter:
-    """Return a learned embedding per grid position, initialised with N(0, 0.02^2)."""
+    """Return a learned embedding per grid position, initialized with N(0, 0.02^2)."""
     return nn.Parameter(torch.empty(grid[0] * grid[1], features).normal_(std=0.02))

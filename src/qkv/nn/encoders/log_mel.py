@@ -20,7 +20,7 @@ WINDOWS_PER_SECOND, HOPS_PER_SECOND = 40, 100  # windows of 25 ms, one every 10 
 FLOOR, RANGE = 1e-10, 8.0  # smallest power, and powers of ten below the largest that are kept
 MEL_STEP, LOG_START, LOG_STEP = 200 / 3, 1000.0, math.log(6.4) / 27  # Slaney: linear below 1 kHz, logarithmic above
 ZERO_CROSSINGS, ROLLOFF = 16, 0.95  # of the resampling filter, on each side; its cutoff as a fraction of Nyquist's
-RESAMPLED_AT_ONCE = 2**14  # samples, to bound the memory of their neighbours
+RESAMPLED_AT_ONCE = 2**14  # samples, to bound the memory of their neighbors
 
 
 @dataclass(frozen=True)

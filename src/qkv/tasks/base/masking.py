@@ -14,7 +14,7 @@ MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the selected tokens, by default; the r
 
 
 class MaskedTokens(NamedTuple):
-    """Input tokens and targets of masked language modelling."""
+    """Input tokens and targets of masked language modeling."""
 
     tokens: Int[Tensor, "batch length"]
     targets: Int[Tensor, "batch length"]  # the original token, or IGNORE

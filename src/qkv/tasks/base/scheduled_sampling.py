@@ -9,7 +9,7 @@ from qkv.config import Config, PositiveFloat, Probability, require
 
 
 class ScheduledSampling(Config):
-    """Scheduled sampling (Bengio et al. 2015): the probability e_i of feeding the given token falls during training.
+    """Scheduled sampling (Bengio et al. 2015): the probability e_i of the reference token falls during training.
 
     i is the percentage of the training that is over, from 0 to 100.
 
@@ -35,9 +35,9 @@ class ScheduledSampling(Config):
         """Return 1 - e_i, the probability of feeding the model's own token, after a fraction of the training."""
         k, i = self.k or {"linear": 1.0, "exponential": 0.99, "inverse_sigmoid": 20.0}[self.schedule], 100 * done
         if self.schedule == "linear":
-            given = k - self.slope * i
+            e_i = k - self.slope * i
         elif self.schedule == "exponential":
-            given = k**i
+            e_i = k**i
         else:
-            given = k / (k + math.exp(i / k))
-        return 1.0 - max(self.minimum, given)
+            e_i = k / (k + math.exp(i / k))
+        return 1.0 - max(self.minimum, e_i)

@@ -1,4 +1,4 @@
-"""Text in shards for the tasks of language modelling: its tokenizer and its tokens, built once and found again."""
+"""Text in shards for the tasks of language modeling: its tokenizer and its tokens, built once and found again."""
 
 import hashlib
 import json

@@ -14,6 +14,8 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
     view = {
       name: "matrix",                        in the address: #view=matrix
       label: "Matrix",                       of its tab
+      aliases: [],                           other names in the address
+      keys: {sort: rule, ...},               rules of the view's own keys of the address (address.js)
       controls: ["layer", "special", ...],   of app.js's CONTROLS: layer, head, special, scale, curve
       standalone: false,                     true if it needs no attention map
       accepts(payload, state),               whether it can show the example `exampleOf(payload, state)`
@@ -27,10 +29,10 @@ A view is an object in its own module in `app/views/`, listed in `app/views/inde
     }                     all optional
 
 `state` (state.js) has view, example, layer, head, heads, row and column (pinned tokens), special, scale, curve and
-theme, all kept in the address (a new key needs a rule in address.js), and `pointed`, the { row, column } under the
-pointer. `state.set({...})` changes it; a view may add keys, whose values are strings. Helpers: context.js (selected
-example, layer, head, plane, colour scale; `describe`), weights.js (`planeOf`, `thumbnail`, `paint`), colour.js
-(`colourScale`, `legend`), chips.js (`tokenChips`), heatmap.js (`heatMap` with pan and zoom, `heatMapFigure`),
+theme, all kept in the address, and `pointed`, the { row, column } under the pointer. `state.set({...})` changes it; a
+view may add keys, whose values are strings, with a rule for each in its `keys`. Helpers: context.js (selected
+example, layer, head, plane, color scale; `describe`), weights.js (`planeOf`, `thumbnail`, `paint`), color.js
+(`colorScale`, `legend`), chips.js (`tokenChips`), heatmap.js (`heatMap` with pan and zoom, `heatMapFigure`),
 timeline.js (`timeline`: heat maps over one time axis), matching.js (`matching`: equal tokens of two texts), heads.js
 (`headStrip`), candidates.js (`candidateBar`, `percent`), image.js (`drawImage`, `drawOverlay`), text.js (`visible`,
 `spelled`, `quoted`), dom.js (`element`, `listbox`, `select`, `button`). All data is inserted as text, never as markup;
@@ -39,18 +41,17 @@ page's policy (draw images on a canvas).
 
 The payload, format "qkv-attention", version 1:
 
-    format, version, qkv (version), title, titled (whether it was given), model, command, view (the one shown first;
-                 "" for any)
-    ramps        {light, dark}: colours of the scale; negative_ramps: those of negative scores
+    format, version, qkv (version), title, model, command, view (the one shown first; "" for any)
+    ramps        {light, dark}: colors of the scale; negative_ramps: those of negative scores
     notes        sentences on precision and completeness
     examples     [example]
     server       {endpoint, docs (its address), models, inputs (to start with, by model)}, of a served page only
 
-    example      model, source, text, score (null if undefined, or if there are predictions), score_name, predictions,
-                 unknown (tokens), notes (sentences), texts (distinct token sequences), special (display text of
-                 special tokens), maps, picture ({kind: "patches", "caption" or "explanation", grid, and an image} or
-                 null), beams (or null), generation (or null), operators (heads), operator_note (why there are none),
-                 document, audio, memory, episode and explanation (or null)
+    example      model, window_title, source, text, score (null if undefined, or if there are predictions), score_name,
+                 predictions, unknown (tokens), notes (sentences), texts (distinct token sequences), special (display
+                 text of special tokens), maps, picture ({kind: "patches", "caption" or "explanation", grid, and an
+                 image} or null), beams (or null), generation (or null), operators (heads), operator_note (why there
+                 are none), document, audio, memory, episode and explanation (or null)
     predictions  [{part (a word, "mask 1", "" for the whole input), candidates [[text, probability]], the first ones}]
     image        height, width, type, values: base64 of a PNG or JPEG file
     episode      images, the support set and then the query, their classes, and the predicted class

@@ -12,7 +12,7 @@ from qkv.visualize.explorer.packing import pack_bytes
 def audio_part(segment: Segment, max_bytes: int) -> dict[str, Any]:
     """Return the spectrogram [frames, bands] as bytes, and the seconds of a frame and of a column of the maps.
 
-    Where it would exceed `max_bytes`, neighbouring frames are averaged.
+    Where it would exceed `max_bytes`, neighboring frames are averaged.
     """
     features, frames_per_value = segment.features, 1
     while features.size * 4 > max_bytes * 3 and len(features) > 1:

@@ -14,7 +14,7 @@ JPEG_QUALITY = 90
 SMALLEST_SIDE = 32  # pixels
 
 
-def image_part(pixels: UInt8[np.ndarray, "height width colours"], max_bytes: int) -> dict[str, Any]:
+def image_part(pixels: UInt8[np.ndarray, "height width colors"], max_bytes: int) -> dict[str, Any]:
     """Return an image as a file in base64 of at most `max_bytes`, and the height and width of its pixels."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     while True:

@@ -15,7 +15,10 @@ LEAST_ROWS = 3  # of a layer whose causal mask is recognized by its weights
 
 
 def mask_part(answer: Answer, maps: Iterable[AttentionMap]) -> tuple[list[dict[str, Any]], list[int | None]]:
-    """Return the distinct masks of the maps, and the index of each map's mask (None: no cell is masked)."""
+    """Return the distinct masks of the maps, and the index of each map's mask.
+
+    The index is None if no cell is masked, if the mask is not known, or if it has too many cells to be stored.
+    """
     masks: dict[tuple[tuple[int, ...], bytes], dict[str, Any]] = {}
     indices: list[int | None] = []
     for each in maps:

@@ -3,14 +3,11 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from qkv.pipelines.output import Answer
 from qkv.runtime.files import write_atomically
 from qkv.visualize.explorer.bundle import render
 from qkv.visualize.explorer.payload import build_payload, to_script
-
-LONGEST_NAME = 60  # characters of an input in the title of the window; as in app/text.js
 
 
 def save_page(
@@ -26,18 +23,10 @@ def save_page(
     `model` is a name, or the names of the models of the answers.
     """
     payload = build_payload(answers, title=title, model=model, command=command)
-    page = render(payload["title"], to_script(payload), name=_window_title(payload))
+    name = next((example["window_title"] for example in payload["examples"]), payload["title"])
+    page = render(payload["title"], to_script(payload), name=name)
     write_atomically(Path(path), page.encode("utf-8", errors="replace"))
     return Path(path)
-
-
-def _window_title(payload: dict[str, Any]) -> str:
-    """Return the title of the window: that of the page, or the model and the first input (as in app.js)."""
-    if payload["titled"] or not payload["examples"]:
-        return str(payload["title"])
-    source = payload["examples"][0]["source"]
-    shown = source if len(source) <= LONGEST_NAME else f"{source[:LONGEST_NAME]}…"
-    return "Attention: " + ", ".join(filter(None, [payload["model"], shown]))
 
 
 def served_page(

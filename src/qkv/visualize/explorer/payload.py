@@ -25,9 +25,11 @@ from qkv.visualize.explorer.mask_part import mask_part
 from qkv.visualize.explorer.memory_part import MemoryAnswer, memory_part
 from qkv.visualize.explorer.packing import STEPS, Plan, pack, plan, shape_of
 from qkv.visualize.explorer.text_parts import generation_part, operator_note, operator_part, prediction_part
+from qkv.visualize.glyphs import ELLIPSIS
 
 FORMAT, VERSION = "qkv-attention", 1
 MAX_BYTES = 14_500_000  # of a payload, so that a page is smaller than 15 MB
+LONGEST_NAME = 60  # characters of an input in the title of the window
 # Characters that could end the script element, open a comment in it, or end a JavaScript line.
 _UNSAFE_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -48,7 +50,10 @@ def build_payload(
     names = [short_name(model)] if isinstance(model, str) else list(dict.fromkeys(models))
     shown = " and ".join(filter(None, names))
     share = max_bytes // (2 * max(1, len(answers)))  # for the pixels of each image, or the values of each spectrogram
-    examples = [{"model": name, **_example(each, share)} for name, each in zip(models, answers, strict=True)]
+    examples = [
+        {"model": name, "window_title": title or _window_title(shown, each.source), **_example(each, share)}
+        for name, each in zip(models, answers, strict=True)
+    ]
     budget = max_bytes - len(_dumps(examples))
     fitting = plan([[shape_of(m) for m in _maps(answer)] for answer in answers], budget)
     coverage: list[float] = []
@@ -63,7 +68,6 @@ def build_payload(
         "version": VERSION,
         "qkv": __version__,
         "title": title or (f"Attention of {shown}" if shown else "Attention"),
-        "titled": bool(title),
         "model": shown,
         "command": command,
         "view": "compare" if len(names) > 1 else "",
@@ -78,6 +82,11 @@ def _short_names(models: Sequence[str]) -> list[str]:
     """Return the names of models in a page; two models whose short names are equal keep their paths."""
     short = {model: short_name(model) for model in models}
     return [short[model] if [*short.values()].count(short[model]) == 1 else model for model in models]
+
+
+def _window_title(model: str, source: str) -> str:
+    shown = source if len(source) <= LONGEST_NAME else f"{source[:LONGEST_NAME]}{ELLIPSIS}"
+    return "Attention: " + ", ".join(filter(None, [model, shown]))
 
 
 def to_script(payload: dict[str, Any]) -> str:

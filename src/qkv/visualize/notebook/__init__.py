@@ -1,4 +1,4 @@
-"""HTML of results in notebooks: fragments without scripts, in the colours of the notebook's theme."""
+"""HTML of results in notebooks: fragments without scripts, in the colors of the notebook's theme."""
 
 from qkv.visualize.notebook import answers, evaluations, labels, lists, weights
 from qkv.visualize.notebook.html import to_html

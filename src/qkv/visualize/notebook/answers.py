@@ -14,7 +14,7 @@ from qkv.pipelines.parser import Parse
 from qkv.pipelines.recognizer import Segment, Transcript
 from qkv.pipelines.story_answerer import StoryAnswer
 from qkv.visualize.glyphs import visible
-from qkv.visualize.image_overlay import coloured, data_url, over_patches, resized
+from qkv.visualize.image_overlay import colored, data_url, over_patches, resized
 from qkv.visualize.notebook.html import (
     bars,
     fragment,
@@ -67,13 +67,13 @@ def _(result: Caption) -> str:
     header = paragraph(text(result.source), " → ", strong(result.text)) + _score(result)
     if not result.attention:
         return fragment(header, original)
-    grey, attention_map = resized(result.pixels, TILE).convert("L"), result.attention[0]
+    gray, attention_map = resized(result.pixels, TILE).convert("L"), result.attention[0]
     words = []
     for token, row in list(zip(attention_map.rows, pick_head(attention_map, None), strict=True))[:MAX_WORDS]:
         weights: Float[np.ndarray, "rows columns"] = row.reshape(result.grid)
         word = visible(token.strip())
         alt = f"Attention for {word}; largest weight {weights.max():.2g}"
-        words.append((word, _image(coloured(grey, weights), alt)))
+        words.append((word, _image(colored(gray, weights), alt)))
     more = len(attention_map.rows) - MAX_WORDS
     note = paragraph(f"and {more} more words", quiet=True) if more > 0 else ""
     return fragment(header, tiles([("", original), *words]), note)
@@ -85,9 +85,7 @@ def _(result: PictureAnswer) -> str:
     shown = [("", _image(original, f"Image {result.source}"))]
     if result.attention:
         weights = pick_head(over_patches(result), None)
-        shown.append(
-            (f"attention in {result.attention[0].layer}", _image(coloured(original.convert("L"), weights), ""))
-        )
+        shown.append((f"attention in {result.attention[0].layer}", _image(colored(original.convert("L"), weights), "")))
     return fragment(_header(result), tiles(shown))
 
 

@@ -1,6 +1,6 @@
 """Parts of HTML fragments: tables, shaded words, bars and images.
 
-A fragment has no scripts, asks for nothing outside, and inherits the colours of the text around it, so that it suits
+A fragment has no scripts, asks for nothing outside, and inherits the colors of the text around it, so that it suits
 light and dark themes. Text is escaped, and control characters are shown.
 """
 
@@ -16,7 +16,7 @@ from qkv.runtime.text import escape_controls
 from qkv.visualize.glyphs import clipped, visible
 from qkv.visualize.image_overlay import data_url
 
-COLOUR = (61, 107, 255)  # of shaded cells, as SHADE in explorer/app/image.js
+COLOR = (61, 107, 255)  # of shaded cells, as SHADE in explorer/app/image.js
 TEXT_ALPHA = 0.5  # of the darkest shade behind text, which stays readable on it in both themes
 LONGEST_CELL = 240  # characters of a cell of a table that are shown at first
 SHADES = 20  # classes s0 to s20 of backgrounds behind text
@@ -101,7 +101,7 @@ def shade(share: float) -> str:
 
 
 def rgba(alpha: float) -> str:
-    return f"rgba({COLOUR[0]}, {COLOUR[1]}, {COLOUR[2]}, {min(1.0, max(0.0, alpha)):.3f})"
+    return f"rgba({COLOR[0]}, {COLOR[1]}, {COLOR[2]}, {min(1.0, max(0.0, alpha)):.3f})"
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], text_columns: Sequence[int] = (0,)) -> str:
@@ -158,8 +158,8 @@ def weight_image(weights: Float[np.ndarray, "rows columns"], width: int, height:
     """Return weights as a small image; the most opaque pixels are the largest weights."""
     peak = float(weights.max(initial=0.0)) or 1.0
     alpha = np.rint(255 * np.clip(weights / peak, 0, 1)).astype(np.uint8)
-    colour = np.broadcast_to(np.array(COLOUR, dtype=np.uint8), (*alpha.shape, 3))
-    image = Image.fromarray(np.concatenate([colour, alpha[..., None]], axis=2), "RGBA")
+    color = np.broadcast_to(np.array(COLOR, dtype=np.uint8), (*alpha.shape, 3))
+    image = Image.fromarray(np.concatenate([color, alpha[..., None]], axis=2), "RGBA")
     if alpha.shape[0] > height or alpha.shape[1] > width:
         image = image.resize((min(width, image.width), min(height, image.height)), Image.Resampling.BOX)
     return picture(data_url(image), width, height, alt, frame=True)

@@ -28,7 +28,7 @@ from qkv.registry import register
 SIDE = 64  # pixels
 PITCH = SIDE + 2  # pixels from one image of a sheet to the next, with a border of one pixel around each
 PER_SIDE = 62  # images along a side of a sheet
-SELECTOR = "-FE0F"  # requests colour presentation; the two lists use it inconsistently
+SELECTOR = "-FE0F"  # requests color presentation; the two lists use it inconsistently
 
 FILES = data_files(
     "emoji_captions",

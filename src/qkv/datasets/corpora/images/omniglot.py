@@ -103,7 +103,7 @@ def _resize(
 ) -> UInt8[ndarray, "characters each small small"]:
     """Resize by averaging, with bright ink on a dark background; True is white."""
     resized = np.empty((len(images), PER_CLASS, SIDE, SIDE), dtype=np.uint8)
-    for index, drawings in enumerate(images):  # stacked vertically; the box filter does not mix neighbours
+    for index, drawings in enumerate(images):  # stacked vertically; the box filter does not mix neighbors
         sheet = Image.fromarray(np.where(drawings, 0, 255).astype(np.uint8).reshape(-1, ORIGINAL_SIDE))
         small = np.asarray(sheet.resize((SIDE, PER_CLASS * SIDE), Image.Resampling.BOX))
         resized[index] = small.reshape(PER_CLASS, SIDE, SIDE)

@@ -1,4 +1,4 @@
-"""Synthetic scenes of coloured shapes with captions and object boxes.
+"""Synthetic scenes of colored shapes with captions and object boxes.
 
 A scene has one to three objects in cells of a 3 x 3 grid, with random offsets. The caption lists them row by row from
 the top; objects are large unless called small:
@@ -30,14 +30,14 @@ TRAIN_SIZE, HELD_OUT = 50_000, 2000  # scenes of the training split, and of vali
 SIDE = 64  # pixels of a scene
 GRID = 3  # cells per side
 LARGE, SMALL = 17, 11  # side of an object in pixels
-MAX_OFFSET = 2  # pixels from the centre of the cell, in each direction
+MAX_OFFSET = 2  # pixels from the center of the cell, in each direction
 COUNTS, COUNT_WEIGHTS = (1, 2, 3), (1, 4, 5)  # number of objects
-COLOURS = {
+COLORS = {
     "red": (220, 50, 40), "green": (50, 180, 60), "blue": (50, 90, 230), "yellow": (235, 215, 50),
     "purple": (160, 60, 200), "white": (235, 235, 235),
 }  # fmt: skip
-COLOUR_JITTER = 15  # per channel
-BACKGROUND = (20, 70)  # range of grey levels
+COLOR_JITTER = 15  # per channel
+BACKGROUND = (20, 70)  # range of gray levels
 MAX_SCENES = 1_000_000  # 12 GB
 
 
@@ -46,7 +46,7 @@ class SceneObject:
     """An object of a scene."""
 
     shape: str
-    colour: str
+    color: str
     side: int
     row: int  # of the grid
     column: int
@@ -57,7 +57,7 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Scene:
-    """Objects in the order of the caption, on a grey background."""
+    """Objects in the order of the caption, on a gray background."""
 
     objects: tuple[SceneObject, ...]
     background: int
@@ -70,7 +70,7 @@ class Scene:
             if index > 0:
                 words += ["left", "of"] if self.objects[index - 1].row == item.row else ["above"]
             first = len(words) + 1  # after the article
-            words += ["a", *["small"] * (item.side == SMALL), item.colour, item.shape]
+            words += ["a", *["small"] * (item.side == SMALL), item.color, item.shape]
             box = (item.top, item.left, item.top + item.side, item.left + item.side)
             named.append(Named(box, tuple(range(first, len(words)))))
         return " ".join(words), tuple(named)
@@ -113,12 +113,12 @@ def _scene(rng: random.Random) -> Scene:
 
 
 def _scene_object(rng: random.Random, row: int, column: int) -> SceneObject:
-    side, colour = rng.choice((LARGE, SMALL)), rng.choice([*COLOURS])
+    side, color = rng.choice((LARGE, SMALL)), rng.choice([*COLORS])
     top, left = (
         (2 * cell + 1) * SIDE // (2 * GRID) - side // 2 + rng.randint(-MAX_OFFSET, MAX_OFFSET) for cell in (row, column)
     )
-    rgb = tuple(min(255, max(0, value + rng.randint(-COLOUR_JITTER, COLOUR_JITTER))) for value in COLOURS[colour])
-    return SceneObject(rng.choice(SHAPES), colour, side, row, column, top, left, rgb)
+    rgb = tuple(min(255, max(0, value + rng.randint(-COLOR_JITTER, COLOR_JITTER))) for value in COLORS[color])
+    return SceneObject(rng.choice(SHAPES), color, side, row, column, top, left, rgb)
 
 
 def _shape_masks(side: int) -> dict[str, Bool[ndarray, "side side"]]:
@@ -140,9 +140,9 @@ SHAPES = [*_shape_masks(SMALL)]
 
 @register("dataset", "shapes")
 class Shapes(TextDatasetConfig):
-    """Synthetic scenes of coloured shapes with captions."""
+    """Synthetic scenes of colored shapes with captions."""
 
-    summary = "scenes of coloured shapes with captions and object boxes, 64 x 64 pixels (synthetic)"
+    summary = "scenes of colored shapes with captions and object boxes, 64 x 64 pixels (synthetic)"
     license = GENERATED
     dataset_class = CaptionDataset
     columns = (EXACT, Column("pointing", "attention in the named object, %", 100))

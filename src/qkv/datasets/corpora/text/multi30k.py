@@ -57,7 +57,7 @@ class Multi30k(PairConfig):
     files = FILES
     columns = BLEU
     remarks: ClassVar = {
-        "en-de": "Published: Transformer-Tiny, 41.02 lowercased tokenised BLEU on test_2016_flickr (Wu et al. 2021; "
+        "en-de": "Published: Transformer-Tiny, 41.02 lowercased tokenized BLEU on test_2016_flickr (Wu et al. 2021; "
         "text only, beam 5, ten checkpoints averaged)."
     }
 

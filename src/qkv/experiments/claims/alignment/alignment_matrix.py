@@ -46,7 +46,7 @@ class AlignmentMatrix(SweepClaim):
         ),
     )  # fmt: skip
     limits = (
-        "States of a bidirectional encoder contain their neighbours, so that a decoder can attend next to the part it "
+        "States of a bidirectional encoder contain their neighbors, so that a decoder can attend next to the part it "
         "needs, and still be correct. More training gives sharper weights."
     )
     recipe: ClassVar = {"small": "dates-gru", "full": "dates-gru"}

@@ -40,7 +40,7 @@ class CostTable(SampledClaim):
     title = "The cost of recurrence, convolution and self-attention by length and width"
     statement = (
         "For n tokens of width d, a recurrent layer needs O(n d^2) operations, a convolution of k inputs O(k n d^2), "
-        "self-attention O(n^2 d), attention to r neighbours O(r n d), and attention to k projected keys O(k n d)."
+        "self-attention O(n^2 d), attention to r neighbors O(r n d), and attention to k projected keys O(k n d)."
     )
     notes = (Note("000", "Convolutional Encoder-Decoder"), Note("004", "Quadratic compute in self-attention"))
     equation = (

@@ -57,7 +57,7 @@ def local_attention(x: Float[Tensor, "batch length dim"], backend: str = "auto")
     """Self-attention of each position to at most RADIUS positions on each side, with cost O(length).
 
     The queries of each block of RADIUS positions are compared with the keys of three blocks: theirs and both
-    neighbours. The length is a multiple of RADIUS.
+    neighbors. The length is a multiple of RADIUS.
     """
     batch, length, _ = x.shape
     blocks = x.unflatten(1, (-1, RADIUS))  # batch block position dim

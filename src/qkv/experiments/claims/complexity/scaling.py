@@ -17,7 +17,7 @@ def exponent_table(
     """Return the measured exponents of series, beside those that are predicted.
 
     The names of the series are "cost: layer". Exponents are fitted to the points from `min_x` on. The predicted one
-    holds in the longest range of x in which the slope between neighbouring points is within `tolerance` of it.
+    holds in the longest range of x in which the slope between neighboring points is within `tolerance` of it.
     """
     rows = []
     for name, expected in predicted.items():
@@ -47,7 +47,7 @@ def range_of_exponent(series: Series, exponent: float, tolerance: float) -> tupl
 
 
 def local_slopes(series: Series) -> list[float]:
-    """Return the exponent between each pair of neighbouring points, from the geometric mean over the seeds."""
+    """Return the exponent between each pair of neighboring points, from the geometric mean over the seeds."""
     y = [statistics.fmean(map(math.log, series.at(x))) for x in series.x]
     points: Sequence[tuple[float, float]] = list(zip(map(math.log, series.x), y, strict=True))
     return [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(points)]

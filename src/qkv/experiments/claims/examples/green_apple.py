@@ -39,9 +39,7 @@ class GreenApple(SampledClaim):
             "Attention of apple", "weight", ("weight by word: computed", "weight by word: printed"), x_label="word",
         ),
     )  # fmt: skip
-    limits = (
-        "The note does not say where the weights come from; `qkv claims figure street` shows those of a real model."
-    )
+    limits = "The note does not name the source of the weights; `qkv claims figure street` shows those of a real model."
     seeds = 3
 
     def sample(self, scale: Scale, device: torch.device) -> Sample:

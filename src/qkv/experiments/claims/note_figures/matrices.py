@@ -48,7 +48,7 @@ def positions(runs: Path, path: Path, device: str, seed: int) -> str:
 
 
 def masked_scores(runs: Path, path: Path, device: str, seed: int) -> str:
-    """Scores minus the largest of each row, and weights, of a decoder's self-attention; masked cells are grey."""
+    """Scores minus the largest of each row, and weights, of a decoder's self-attention; masked cells are gray."""
     run = trained_run(runs, device, seed, "dates-transformer", *SMALL_TRANSFORMER)
     answer = Translator(run, device=device)(DATE)
     (decoder,) = (each for each in answer.attention if each.layer == "decoder.0.self")

@@ -43,9 +43,9 @@ class SinusoidCriteria(SampledClaim):
     )
     hypothesis = (
         "For texts of 64 and 1,024 tokens and 128 features, sinusoids have different vectors at all positions (the "
-        "smallest distance is above 0.1), the same distance between neighbours in both texts (within 0.1 %), values "
+        "smallest distance is above 0.1), the same distance between neighbors in both texts (within 0.1 %), values "
         "of at most 1, vectors for all positions, and no variation between calls. The index exceeds 100, the distance"
-        " of neighbours of index / length differs between the texts by more than 10 %, and one-hot vectors cover less"
+        " of neighbors of index / length differs between the texts by more than 10 %, and one-hot vectors cover less"
         " than half of the positions of the long text."
     )
     criteria = (
@@ -64,7 +64,7 @@ class SinusoidCriteria(SampledClaim):
             points=tuple(f"smallest distance: {name}" for name in NAMES),
         ),
         Panel(
-            "Inconsistency between texts", "relative difference of neighbours' distance",
+            "Inconsistency between texts", "relative difference of neighbors' distance",
             points=tuple(f"inconsistency: {name}" for name in NAMES),
         ),
         Panel("Largest value", "value", log_y=True, points=tuple(f"largest value: {name}" for name in NAMES)),

@@ -1,4 +1,4 @@
-"""What a model pre-trained with masked language modelling predicts, and what its [CLS] vector contains."""
+"""What a model pre-trained with masked language modeling predicts, and what its [CLS] vector contains."""
 
 from collections.abc import Mapping
 

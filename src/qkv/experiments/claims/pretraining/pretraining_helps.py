@@ -29,13 +29,13 @@ class PretrainingHelps(SweepClaim):
     title = "Pre-training helps, with a single layer on [CLS] as the classifier"
     statement = (
         "An encoder that was pre-trained on text without labels becomes a better classifier than one trained from "
-        "scratch on the labelled texts alone, with nothing but a single layer on the vector of [CLS] added."
+        "scratch on the labeled texts alone, with nothing but a single layer on the vector of [CLS] added."
     )
     notes = (Note("003", "BERT model"),)
     equation = "p = softmax(W tanh(W_p h_[CLS] + b_p) + b);   h from pretrained or from random weights"
     source = ("src/qkv/models/bert.py::Bert", "src/qkv/training/finetune.py::load_pretrained")
     hypothesis = (
-        "With the same labelled sentences, the accuracy is higher with pre-training. At small scale there are 400 "
+        "With the same labeled sentences, the accuracy is higher with pre-training. At small scale there are 400 "
         "sentences, and the pretrained encoder is a released one (MiniLM, a BERT with six layers), since a minute of "
         "pre-training on two cores teaches the frequencies of words only. At full scale the encoder is a run of "
         "imdb-bert, and both classifiers have the same architecture and settings."
@@ -48,7 +48,7 @@ class PretrainingHelps(SweepClaim):
         ),
     )  # fmt: skip
     limits = (
-        "More labelled texts reduce the gap. At small scale the classifier from scratch has two layers, trained for "
+        "More labeled texts reduce the gap. At small scale the classifier from scratch has two layers, trained for "
         "more epochs: six layers do not learn from so few sentences. MiniLM was pre-trained on more than masked words."
     )
     recipe: ClassVar = {"small": "polarity-bert", "full": "polarity-bert"}

@@ -41,7 +41,7 @@ class ScoreFunctions(SweepClaim):
             points=("score: additive", "score: dot", "score: bilinear"),
         ),
     )  # fmt: skip
-    limits = "A short training favours scores that learn fast; the dot product has no parameters to adapt."
+    limits = "A short training favors scores that learn fast; the dot product has no parameters to adapt."
     recipe: ClassVar = {"small": "dates-gru", "full": "multi30k-bahdanau"}
     factors: ClassVar = {"model.score.name": ("additive", "dot", "bilinear")}
     labels: ClassVar = {"score=additive": "additive", "score=dot": "dot", "score=bilinear": "bilinear"}

@@ -38,7 +38,7 @@ class TransformerBeatsRNN(RecipeClaim):
         ),
     )  # fmt: skip
     limits = (
-        "Small data and short training favour the RNN, whose order of computation fits sequences; the Transformer "
+        "Small data and short training favor the RNN, whose order of computation fits sequences; the Transformer "
         "profits more from data, size and depth. At small scale, relative positions help it most (claim 28)."
     )
     conditions: ClassVar = {

@@ -25,7 +25,7 @@ class CaptionAttention(SweepClaim):
         "src/qkv/nn/encoders/image_encoder.py::Convolutions",
     )
     hypothesis = (
-        "With the same scenes of coloured shapes, seeds and training settings, the captions with attention are better: "
+        "With the same scenes of colored shapes, seeds and training settings, the captions with attention are better: "
         "higher BLEU at small scale, after a short training, and more exact captions at full scale."
     )
     criteria = (Difference("score: with attention", "score: single vector", low=0.0),)

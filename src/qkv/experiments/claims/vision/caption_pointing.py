@@ -42,7 +42,7 @@ class CaptionPointing(SweepClaim):
         ),
     )  # fmt: skip
     limits = (
-        "The features of a position depend on its neighbourhood, so that a peak next to the box can also carry the "
+        "The features of a position depend on its neighborhood, so that a peak next to the box can also carry the "
         "object. A deeper image encoder has less exact positions. At small scale the training has 12 epochs, chosen "
         "after one of three seeds of caption-attention had not converged in 8."
     )

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.datasets.corpora.synthetic.shapes import COLOURS, LARGE, SHAPES, SMALL, Scene, SceneObject
+from qkv.datasets.corpora.synthetic.shapes import COLORS, LARGE, SHAPES, SMALL, Scene, SceneObject
 from qkv.types import Float, Int, Tensor
 
 SIDE = 24  # pixels
@@ -20,9 +20,9 @@ def draw_shapes(count: int, rng: random.Random) -> Images:
     """Return images of one object each, and the indices of the shapes."""
     images, labels = np.empty((count, 3, SIDE, SIDE), dtype=np.uint8), []
     for image in images:
-        shape, side, colour = rng.randrange(len(SHAPES)), rng.choice((SMALL, LARGE)), rng.choice([*COLOURS])
+        shape, side, color = rng.randrange(len(SHAPES)), rng.choice((SMALL, LARGE)), rng.choice([*COLORS])
         top, left = rng.randint(0, SIDE - side), rng.randint(0, SIDE - side)
-        item = SceneObject(SHAPES[shape], colour, side, 0, 0, top, left, COLOURS[colour])
+        item = SceneObject(SHAPES[shape], color, side, 0, 0, top, left, COLORS[color])
         Scene((item,), background=rng.randint(20, 70)).draw(image)
         labels.append(shape)
     return torch.from_numpy(images).float() / 127.5 - 1, torch.tensor(labels)

@@ -39,7 +39,7 @@ class Patches(SampledClaim):
         "src/qkv/experiments/claims/vision/drawn_shapes.py::draw_shapes",
     )
     hypothesis = (
-        "The images show one of five shapes, in any of six colours, two sizes and many positions. The accuracy is "
+        "The images show one of five shapes, in any of six colors, two sizes and many positions. The accuracy is "
         "above 60 % (by chance 20 %), and at least 20 points above that of a linear classifier of the pixels, trained "
         "on the same images with the same settings."
     )
@@ -55,7 +55,7 @@ class Patches(SampledClaim):
     )  # fmt: skip
     limits = (
         "More images for photographs with many classes: a Transformer has to learn what convolutions have built in, as "
-        "the neighbourhood of pixels."
+        "the neighborhood of pixels."
     )
 
     seeds_in_processes = True

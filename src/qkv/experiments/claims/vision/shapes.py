@@ -1,4 +1,4 @@
-"""Settings of small trainings of captioners on scenes of coloured shapes."""
+"""Settings of small trainings of captioners on scenes of colored shapes."""
 
 SMALL_CAPTIONER = (
     "data.size=6000", "model.encoder.filters=[16,32,64]", "model.hidden_dim=96", "model.feature_dim=64",

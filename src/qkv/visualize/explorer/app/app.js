@@ -2,14 +2,14 @@
 
 import { ignoredKeys, viewName } from "./address.js";
 import { scoreText } from "./candidates.js";
-import { current, exampleOf, isDark, onSystemTheme, SCALES, themeColours } from "./context.js";
+import { current, exampleOf, isDark, onSystemTheme, SCALES, themeColors } from "./context.js";
 import { button, byId, element, listbox, mark, option, select } from "./dom.js";
 import { download, toCanvas, toSvg } from "./export.js";
 import { headName } from "./heads.js";
 import { showPredictions } from "./predictions.js";
-import { serverForm } from "./server.js";
+import { SERVER_KEYS, serverForm } from "./server.js";
 import { createState, permalink } from "./state.js";
-import { clipped, LONGEST_NAME, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
+import { clipped, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
 import { VIEWS } from "./views/index.js";
 
 const LONGEST_LINE = 120; // characters of a source and an output on one line
@@ -87,14 +87,10 @@ async function copy(text, done) {
   byId("status").textContent = done;
 }
 
-/** The title of the window: that of the page, or the model and the input. */
-const windowTitle = example => payload.titled || !example ? payload.title
-  : `Attention: ${[payload.model, clipped(example.source, LONGEST_NAME)].filter(Boolean).join(", ")}`;
-
 function showExample() {
   const example = exampleOf(payload, state),
     [source, text] = [example.source, example.text].map(whole => clipped(whole));
-  document.title = windowTitle(example);
+  document.title = example.window_title;
   mark(byId("examples"), state.example);
   // Long texts are separate blocks, each with its own number of lines.
   byId("heading").classList.toggle("long", source.length + text.length > LONGEST_LINE);
@@ -219,7 +215,7 @@ function captioned(figure) {
   const text = [payload.model, ...which, clipped(example.source, 80)].filter(Boolean)
     .map(part => visible(part, LONGEST_TEXT)).join(" · ");
   const caption = { type: "text", x: 8, y: figure.height + 8, text, size: 11, anchor: "start",
-    fill: themeColours(payload, state).ink };
+    fill: themeColors(payload, state).ink };
   return { width: Math.max(figure.width, 16 + 6.5 * text.length), height: figure.height + 22,
     items: [...figure.items, caption] };
 }
@@ -237,12 +233,12 @@ function listen() {
   phone.addEventListener("change", foldOptions);
   foldOptions();
   byId("svg").addEventListener("click", () => {
-    const text = toSvg(captioned(shown.handle.figure()), { title: payload.title, ...themeColours(payload, state) });
+    const text = toSvg(captioned(shown.handle.figure()), { title: payload.title, ...themeColors(payload, state) });
     download(new Blob([text], { type: "image/svg+xml" }), fileName("svg"));
   });
   byId("png").addEventListener("click", () =>
     toCanvas(captioned(shown.handle.figure()),
-      themeColours(payload, state)).toBlob(blob => download(blob, fileName("png"))));
+      themeColors(payload, state)).toBlob(blob => download(blob, fileName("png"))));
   byId("tabs").addEventListener("keydown", event => {
     const tabs = [...byId("tabs").children], step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
@@ -272,10 +268,10 @@ function shortcut(event) {
   }
 }
 
-/** Show another payload in the place of this one, in served mode. */
-function replacePayload({ examples, notes, title, titled, model, command, view }) {
+/** Show another payload instead of this one, in served mode. */
+function replacePayload({ examples, notes, title, model, command, view }) {
   const first = !payload.examples.length;
-  Object.assign(payload, { examples, notes, title, titled, model, command, view });
+  Object.assign(payload, { examples, notes, title, model, command, view });
   if (first) checkAddress();
   showAll();
 }
@@ -296,8 +292,8 @@ function showFullLink() {
 
 /** Accept the names of tabs as views; name the parts of the address that are ignored, and remove them from it. */
 function checkAddress() {
-  const ignored = ignoredKeys(location.hash, payload, state, VIEWS);
-  state.set({ view: viewName(state.view) });
+  const ignored = ignoredKeys(location.hash, payload, state, VIEWS, payload.server ? SERVER_KEYS : {});
+  state.set({ view: viewName(state.view, VIEWS) });
   byId("status").textContent = ignored.length
     ? `Ignored in the address: ${ignored.map(([key, value]) => visible(`${key}=${value}`)).join(", ")}.` : "";
   if (!ignored.length) return;

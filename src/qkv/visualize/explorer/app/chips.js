@@ -6,7 +6,7 @@ import { areCharacters, brief, LONGEST_TITLE, LONGEST_TOKEN, spelled, visible } 
 export const WINDOW = 400; // tokens shown at a time
 
 /**
- * Create a labelled group of tokens: `fill(tokens, indices)`, `shade(weightOf, scale)`, `select(index, pinned)`.
+ * Create a labeled group of tokens: `fill(tokens, indices)`, `shade(weightOf, scale)`, `select(index, pinned)`.
  * `point(index)` is called for hover and focus, `pinned(index)` for a click or Enter; `spell(token)` makes the nodes of
  * a token.
  */
@@ -47,17 +47,17 @@ export function tokenChips(container, { id, point, pinned, leave, spell = spelle
       chips.shading = [weightOf, scale];
       shade();
     },
-    /** Mark a token; `centre` is the token to scroll to. */
-    select(index, isPinned, centre) {
-      const place = chips.all.indexOf(index ?? centre);
-      if (place >= 0 && (place < chips.first || place >= chips.first + WINDOW)) {
-        turn(place - WINDOW / 2);
+    /** Mark a token; `center` is the token to scroll to. */
+    select(index, isPinned, center) {
+      const position = chips.all.indexOf(index ?? center);
+      if (position >= 0 && (position < chips.first || position >= chips.first + WINDOW)) {
+        turn(position - WINDOW / 2);
         shade();
       }
       mark(group, index);
       for (const child of group.querySelectorAll(".pinned")) child.classList.remove("pinned");
       if (isPinned) group.querySelector(`[data-index="${index}"]`)?.classList.add("pinned");
-      const target = centre !== null && centre !== undefined && group.querySelector(`[data-index="${centre}"]`);
+      const target = center !== null && center !== undefined && group.querySelector(`[data-index="${center}"]`);
       if (target) group.scrollTop = target.offsetTop - group.clientHeight / 2;
     },
   };
@@ -80,7 +80,7 @@ function light(group, weightOf, scale) {
   const cells = [...group.children], values = cells.map(cell => weightOf ? weightOf(Number(cell.dataset.index)) : 0);
   const peak = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
   cells.forEach((cell, n) => {
-    const { css, text } = scale.colour(values[n]);
+    const { css, text } = scale.color(values[n]);
     cell.style.background = weightOf ? css : "";
     cell.style.color = weightOf ? text : "";
     cell.dataset.weight = Math.abs(values[n]) >= Math.max(0.005, peak / 20) ? brief(values[n]) : "";

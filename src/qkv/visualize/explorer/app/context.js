@@ -1,6 +1,6 @@
-// What views share: the example, layer and head that the state selects, colours of the theme, and the readout.
+// What views share: the example, layer and head that the state selects, colors of the theme, and the readout.
 
-import { colourScale } from "./colour.js";
+import { colorScale } from "./color.js";
 import { element, quotation } from "./dom.js";
 import { number, visible } from "./text.js";
 import { planeOf, scaleOf } from "./weights.js";
@@ -23,31 +23,31 @@ export function current(payload, state) {
   return { example, map, head: map?.heads === 1 ? 0 : head };
 }
 
-/** Colours of the theme: `ramp`, `negative` for negative scores, and the page's `ink` and `paper`. */
-export function themeColours(payload, state) {
+/** Colors of the theme: `ramp`, `negative` for negative scores, and the page's `ink` and `paper`. */
+export function themeColors(payload, state) {
   const style = getComputedStyle(document.body);
   const scheme = isDark(state) ? "dark" : "light";
   return { ramp: payload.ramps[scheme], negative: payload.negative_ramps[scheme], ink: style.color,
     paper: style.backgroundColor };
 }
 
-/** The plane and the colour scale of the selected head. */
+/** The plane and the color scale of the selected head. */
 export function selected(payload, state) {
   const { example, map, head } = current(payload, state);
   return { example, map, head, plane: planeOf(example, map, head, state.special),
     scale: scaleFor(payload, state, map, head) };
 }
 
-/** The colour scale of a head of a map of an example, by default the selected one. */
+/** The color scale of a head of a map of an example, by default the selected one. */
 export function scaleFor(payload, state, map, head, example = exampleOf(payload, state)) {
-  const { ramp } = themeColours(payload, state);
-  return scaleOf((peak, curve) => colourScale(ramp, peak, curve), example, map, head, state);
+  const { ramp } = themeColors(payload, state);
+  return scaleOf((peak, curve) => colorScale(ramp, peak, curve), example, map, head, state);
 }
 
 /** Names of the color scales, in the control and in legends. */
 export const SCALES = { shared: "one for all layers and heads", own: "one for each head" };
 
-/** What the colour scale covers, for its legend. */
+/** What the color scale covers, for its legend. */
 export function scaleNote(state, several) {
   const special = { hidden: "special tokens hidden", renormalized: "special tokens hidden, rows rescaled to 1" };
   return [several || state.scale === "own" ? `color scale: ${SCALES[state.scale] ?? SCALES.shared}` : "",
@@ -90,13 +90,13 @@ export function describe(plane, { row, column }, words = {}) {
 
 /** At most five indices with the largest stored weights of at least 0.01. */
 function largest(indices, weight) {
-  const found = [];
+  const best = [];
   for (const index of indices) {
     const { value, stored } = weight(index);
     if (!stored || value < 0.01) continue;
-    const place = found.findIndex(each => each.value < value);
-    found.splice(place < 0 ? found.length : place, 0, { index, value });
-    if (found.length > 5) found.pop();
+    const rank = best.findIndex(each => each.value < value);
+    best.splice(rank < 0 ? best.length : rank, 0, { index, value });
+    if (best.length > 5) best.pop();
   }
-  return found.map(each => each.index);
+  return best.map(each => each.index);
 }

@@ -4,9 +4,9 @@ export const byId = id => document.getElementById(id);
 
 /** Create an element with text and properties; children are appended. */
 export function element(tag, text = "", properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), { textContent: text }, properties);
-  made.append(...children);
-  return made;
+  const node = Object.assign(document.createElement(tag), { textContent: text }, properties);
+  node.append(...children);
+  return node;
 }
 
 /** A quoted text that does not change the direction of its surroundings. */
@@ -14,9 +14,9 @@ export const quotation = text => element("b", "", {}, "“", element("bdi", text
 
 /** Create an option of a listbox. */
 export function option(index, ...children) {
-  const made = element("div", "", { role: "option", tabIndex: -1 }, ...children);
-  made.dataset.index = index;
-  return made;
+  const node = element("div", "", { role: "option", tabIndex: -1 }, ...children);
+  node.dataset.index = index;
+  return node;
 }
 
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
@@ -59,7 +59,7 @@ export function mark(group, chosen) {
   }
 }
 
-/** A labelled select element; `choices` are [value, text] pairs. */
+/** a labeled select element; `choices` are [value, text] pairs. */
 export function select(label, choices, value, choose) {
   const control = element("select", "", { ariaLabel: label });
   control.append(...choices.map(([key, text]) => element("option", text, { value: key })));
@@ -70,7 +70,7 @@ export function select(label, choices, value, choose) {
 
 /** A button. */
 export function button(text, click, properties = {}) {
-  const made = element("button", text, { type: "button", ...properties });
-  made.addEventListener("click", click);
-  return made;
+  const node = element("button", text, { type: "button", ...properties });
+  node.addEventListener("click", click);
+  return node;
 }

@@ -57,9 +57,9 @@ export function textFigure(root, parts) {
     const line = { type: "text", y: y + middle, text: visible(textContent, LONGEST_TEXT), size: parseFloat(fontSize),
       fill: color };
     if (backgroundColor === TRANSPARENT) return [{ ...line, x, anchor: "start" }];
-    const centred = { ...line, x: x + box.width / 2, anchor: "middle" };
-    return [{ type: "rect", x, y, w: box.width, h: box.height, fill: backgroundColor }, centred,
-      ...weight ? [{ ...centred, y: y + box.height + 10, text: weight, size: 11, fill: below }] : []];
+    const centered = { ...line, x: x + box.width / 2, anchor: "middle" };
+    return [{ type: "rect", x, y, w: box.width, h: box.height, fill: backgroundColor }, centered,
+      ...weight ? [{ ...centered, y: y + box.height + 10, text: weight, size: 11, fill: below }] : []];
   });
   return { width: origin.width + 16, height: origin.height + 16, items };
 }

@@ -5,22 +5,22 @@ const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
 
 /**
  * Listen on a canvas. Its `surface` has `cellAt(x, y)`, `zoomed()`, `zoom(factor, { x, y })`, `pan(x, y)` (whether it
- * moved), `centre()`, `selected()` (the marked cell or null), `neighbour(down, across)` (the next cell, made visible)
+ * moved), `center()`, `selected()` (the marked cell or null), `neighbor(down, across)` (the next cell, made visible)
  * and `redraw()`; cells are objects. `point(cell)` is called with null outside of all cells.
  */
 export function gestures(canvas, surface, { point, pinned }) {
   const fingers = new Map(); // pressed pointers: { x, y }
   let dragged = false;
-  const place = event => ({ x: event.offsetX, y: event.offsetY });
+  const position = event => ({ x: event.offsetX, y: event.offsetY });
   const changed = () => { canvas.style.touchAction = surface.zoomed() ? "none" : "pan-y"; surface.redraw(); };
   const leave = () => point(null);
 
   canvas.addEventListener("pointerdown", event => {
-    fingers.set(event.pointerId, place(event));
+    fingers.set(event.pointerId, position(event));
     dragged = fingers.size > 1;
   });
   canvas.addEventListener("pointermove", event => {
-    const before = fingers.get(event.pointerId), now = place(event);
+    const before = fingers.get(event.pointerId), now = position(event);
     if (before && fingers.size === 2) pinch(surface, fingers, event.pointerId, now);
     else if (before && surface.zoomed() && (dragged || Math.hypot(now.x - before.x, now.y - before.y) > DRAG))
       surface.pan(before.x - now.x, before.y - now.y);
@@ -41,7 +41,7 @@ export function gestures(canvas, surface, { point, pinned }) {
   canvas.addEventListener("blur", leave);
   canvas.addEventListener("wheel", event => {
     if (event.ctrlKey || event.metaKey) surface.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.002)),
-      place(event));
+      position(event));
     else if (!surface.zoomed() || !surface.pan(event.deltaX, event.deltaY)) return; // the page scrolls
     event.preventDefault();
     changed();
@@ -58,11 +58,11 @@ function pinch(surface, fingers, moved, now) {
 function key(event, surface, { point, pinned, changed }) {
   if (event.altKey || event.ctrlKey || event.metaKey) return;
   const move = MOVES[event.key], factor = { "+": 1.5, "=": 1.5, "-": 1 / 1.5, 0: 1e-9 }[event.key];
-  if (move) point(surface.neighbour(...move));
+  if (move) point(surface.neighbor(...move));
   else if (event.key === "Enter" || event.key === " ") {
     const cell = surface.selected();
     if (cell) pinned(cell);
-  } else if (factor) surface.zoom(factor, surface.centre());
+  } else if (factor) surface.zoom(factor, surface.center());
   else return;
   event.preventDefault();
   event.stopPropagation();

@@ -161,7 +161,7 @@ export function placeTip(tip, stage, x, y) {
 }
 
 /** Drawing of a heat map for export, without the limits of the screen. */
-export function heatMapFigure(plane, scale, colours) {
+export function heatMapFigure(plane, scale, colors) {
   const names = axes(plane), cell = Math.max(1, Math.min(18, 1600 / Math.max(plane.width, plane.height)));
   const { left, top } = cell >= LABELLED ? names.margins(Infinity, plane, cell) : { left: MARGIN, top: MARGIN };
   const [width, height] = [plane.width * cell, plane.height * cell];
@@ -169,7 +169,7 @@ export function heatMapFigure(plane, scale, colours) {
     ? cells(plane, scale, cell, left, top)
     : [{ type: "image", x: left, y: top, w: width, h: height, canvas: paint(whole(plane, detailFor(plane)), scale) }];
   return { width: left + width + MARGIN, height: top + height + MARGIN,
-    items: [...items, ...names.items(plane, { left, top, cell }, colours.ink)] };
+    items: [...items, ...names.items(plane, { left, top, cell }, colors.ink)] };
 }
 
 /** The level of detail at which a plane has at most 2048 rows and columns. */
@@ -179,6 +179,6 @@ function cells(plane, scale, cell, left, top) {
   return plane.rows.flatMap((row, i) => plane.columns.flatMap((column, j) =>
     plane.masked?.(row, column) ? [] : [{
       type: "rect", x: left + j * cell, y: top + i * cell, w: cell, h: cell,
-      fill: scale.colour(drawnWeight(plane, row, column)).css,
+      fill: scale.color(drawnWeight(plane, row, column)).css,
     }]));
 }

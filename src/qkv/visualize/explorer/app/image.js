@@ -1,16 +1,16 @@
-// Images on a canvas, coloured by the attention to their cells.
+// Images on a canvas, colored by the attention to their cells.
 
-import { colourScale } from "./colour.js";
+import { colorScale } from "./color.js";
 import { exampleOf, scaleFor, scaleNote } from "./context.js";
 import { element, quotation } from "./dom.js";
 import { visible } from "./text.js";
 import { bytes } from "./weights.js";
 
-const SHADE = [61, 107, 255]; // distinct from grey images
+const SHADE = [61, 107, 255]; // distinct from gray images
 const STRONGEST = 0.7; // opacity at the end of the scale, so that the image stays visible
 const LIGHTER = 0.45; // share of white in the gray image, so that the color is visible over dark pixels
-const LEAST_PEAK = 4; // times the weight of each cell if all were equal, so that even weights are hardly coloured
-const GREY = 197; // of the image beneath the colours of the legend
+const LEAST_PEAK = 4; // times the weight of each cell if all were equal, so that even weights are hardly colored
+const GRAY = 197; // of the image beneath the colors of the legend
 
 const LEAST = 420, LARGEST = 720; // pixels of the longer side on the page: of small images, and of large ones
 const GAP = 24; // between two images, as in style.css
@@ -18,27 +18,27 @@ const GAP = 24; // between two images, as in style.css
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 const hex = values => `#${values.map(value => Math.round(value).toString(16).padStart(2, "0")).join("")}`;
-const RAMP = [hex([GREY, GREY, GREY]), hex(SHADE.map(value => STRONGEST * value + (1 - STRONGEST) * GREY))];
+const RAMP = [hex([GRAY, GRAY, GRAY]), hex(SHADE.map(value => STRONGEST * value + (1 - STRONGEST) * GRAY))];
 
-/** The colour scale of a head over an image, from 0 to at least LEAST_PEAK times the even weight. */
+/** The color scale of a head over an image, from 0 to at least LEAST_PEAK times the even weight. */
 export function imageScale(payload, state, map, head) {
   const { picture } = exampleOf(payload, state), { peak, curve } = scaleFor(payload, state, map, head);
   return overlayScale(picture, peak, curve);
 }
 
-/** The colour scale over an image, given the largest weight. */
+/** The color scale over an image, given the largest weight. */
 export const overlayScale = ({ grid: [down, across] }, peak, curve) =>
-  colourScale(RAMP, Math.max(peak, Math.min(1, LEAST_PEAK / (down * across))), curve);
+  colorScale(RAMP, Math.max(peak, Math.min(1, LEAST_PEAK / (down * across))), curve);
 
-/** The colour scale over an image of scores that are not weights. */
-export const scoreScale = (peak, curve) => colourScale(RAMP, peak, curve);
+/** The color scale over an image of scores that are not weights. */
+export const scoreScale = (peak, curve) => colorScale(RAMP, peak, curve);
 
 /** What the scale covers, for its legend. */
 export const imageNote = state =>
   [scaleNote(state, true), `the image is in light gray, under at most ${100 * STRONGEST} % color`].filter(Boolean)
     .join("; ");
 
-/** Colour each cell of an image by its weight, `weightOf(cell)`. */
+/** Color each cell of an image by its weight, `weightOf(cell)`. */
 export function drawOverlay(context, { width, height, grid: [down, across] }, size, weightOf, { peak, power }) {
   const wide = width * size / across, high = height * size / down;
   for (let i = 0; i < down * across; i++) {
@@ -50,24 +50,24 @@ export function drawOverlay(context, { width, height, grid: [down, across] }, si
 
 /** Mark a rectangle. */
 export function frame(context, x, y, width, height) {
-  for (const [line, colour] of [[4, "#fff"], [2, "#000"]])
-    Object.assign(context, { lineWidth: line, strokeStyle: colour }).strokeRect(x, y, width, height);
+  for (const [line, color] of [[4, "#fff"], [2, "#000"]])
+    Object.assign(context, { lineWidth: line, strokeStyle: color }).strokeRect(x, y, width, height);
 }
 
 // Images as canvases, those that are being decoded, and the last drawing of each canvas.
 const decoded = new WeakMap(), pending = new WeakMap(), requested = new WeakMap();
 
-/** Decode an image of the payload once, as canvases { colour, grey }. */
+/** Decode an image of the payload once, as canvases { color, gray }. */
 async function decode(picture) {
   const { width, height, type, values } = picture;
   const bitmap = await createImageBitmap(new Blob([bytes(values)], { type }));
-  const [colour, grey] = [0, 1].map(() => element("canvas", "", { width, height }));
-  for (const canvas of [colour, grey]) canvas.getContext("2d").drawImage(bitmap, 0, 0);
-  const context = grey.getContext("2d");
+  const [color, gray] = [0, 1].map(() => element("canvas", "", { width, height }));
+  for (const canvas of [color, gray]) canvas.getContext("2d").drawImage(bitmap, 0, 0);
+  const context = gray.getContext("2d");
   Object.assign(context, { globalCompositeOperation: "saturation", fillStyle: "#000" }).fillRect(0, 0, width, height);
   Object.assign(context, { globalCompositeOperation: "source-over", globalAlpha: LIGHTER, fillStyle: "#fff" })
     .fillRect(0, 0, width, height);
-  decoded.set(picture, { colour, grey });
+  decoded.set(picture, { color, gray });
 }
 
 /** Pixels of a canvas per pixel of an image whose longer side fits into `room`; small images are enlarged. */
@@ -80,10 +80,10 @@ export const scaleToFit = ({ width, height }, room) => {
 export const roomFor = ({ clientWidth }) => clientWidth >= 2 * LEAST + GAP ? (clientWidth - GAP) / 2 : clientWidth;
 
 /**
- * Draw an image on a canvas, in colour or grey, scaled, and call `over(context)` to draw on it. The canvas has its size
+ * Draw an image on a canvas, in color or gray, scaled, and call `over(context)` to draw on it. The canvas has its size
  * at once, and is busy until the image is decoded.
  */
-export function drawImage(canvas, picture, scale, { grey = false, over = () => {} } = {}) {
+export function drawImage(canvas, picture, scale, { gray = false, over = () => {} } = {}) {
   const ratio = devicePixelRatio, [width, height] = [picture.width * scale, picture.height * scale];
   Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
   Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
@@ -92,7 +92,7 @@ export function drawImage(canvas, picture, scale, { grey = false, over = () => {
     const context = canvas.getContext("2d");
     context.scale(ratio, ratio);
     Object.assign(context, { imageSmoothingEnabled: scale < 2, imageSmoothingQuality: "high" });
-    context.drawImage(decoded.get(picture)[grey ? "grey" : "colour"], 0, 0, width, height);
+    context.drawImage(decoded.get(picture)[gray ? "gray" : "color"], 0, 0, width, height);
     over(context);
     canvas.ariaBusy = "false";
   };

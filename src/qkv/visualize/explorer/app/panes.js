@@ -53,12 +53,12 @@ export function textPane(grid, name, { point, pinned }) {
   box.append(readout);
   const map = heatMap(box, { point, pinned,
     label: `Heat map of ${name}: arrow keys move between cells, Enter pins, plus and minus zoom, 0 shows everything` });
-  let plane = null, colours = null;
+  let plane = null, colors = null;
   return {
     map,
     fill(title, shown, scale, matched, set) {
       ({ plane } = shown);
-      colours = scale;
+      colors = scale;
       fill(title, shown, set);
       const [rowName, columnName] = axisNames(shown.example, shown.map);
       rows.fill(rowName, plane.rowTokens, plane.rows, plane.key);
@@ -69,8 +69,8 @@ export function textPane(grid, name, { point, pinned }) {
     },
     select(at, marked) {
       const { row, column } = at, none = row === null && column === null;
-      columns.shade(row === null ? null : index => drawnWeight(plane, row, index), colours);
-      rows.shade(column === null ? null : index => drawnWeight(plane, index, column), colours);
+      columns.shade(row === null ? null : index => drawnWeight(plane, row, index), colors);
+      rows.shade(column === null ? null : index => drawnWeight(plane, index, column), colors);
       const { nodes, strongest: [best = 0] } = none ? { nodes: ["No equal token."], strongest: [] }
         : describe(plane, at);
       rows.select(row, marked.pinned && row !== null, marked.here ? null : row ?? best);
@@ -78,7 +78,7 @@ export function textPane(grid, name, { point, pinned }) {
       map.select(at, !none);
       readout.replaceChildren(...nodes);
     },
-    figure: themed => heatMapFigure(plane, colours, themed),
+    figure: themed => heatMapFigure(plane, colors, themed),
     destroy: () => map.destroy(),
   };
 }
@@ -90,13 +90,13 @@ export function imagePane(grid, name, { point, pinned }) {
     pinned: row => pinned(row, null) });
   const canvas = element("canvas", "", { id: `${key}-image` });
   box.append(readout, element("div", "", { className: "pictures" }, canvas));
-  let plane = null, colours = null, picture = null, row = 0;
+  let plane = null, colors = null, picture = null, row = 0;
   const draw = () => {
     const { width, height, grid: [down, across] } = picture,
       size = scaleToFit(picture, box.clientWidth), first = picture.kind === "patches" ? 1 : 0;
-    drawImage(canvas, picture, size, { grey: true, over: context => {
+    drawImage(canvas, picture, size, { gray: true, over: context => {
       if (row === null) return;
-      drawOverlay(context, picture, size, cell => drawnWeight(plane, row, cell + first), colours);
+      drawOverlay(context, picture, size, cell => drawnWeight(plane, row, cell + first), colors);
       const [wide, high] = [width * size / across, height * size / down];
       if (first && row >= 1 && row <= down * across)
         frame(context, (row - 1) % across * wide, Math.floor((row - 1) / across) * high, wide, high);
@@ -109,7 +109,7 @@ export function imagePane(grid, name, { point, pinned }) {
   return {
     fill(title, shown, scale, matched, set) {
       ({ plane } = shown);
-      colours = scale;
+      colors = scale;
       ({ picture } = shown.example);
       fill(title, shown, set);
       const patches = picture.kind === "patches", last = plane.rowTokens.length - 1;

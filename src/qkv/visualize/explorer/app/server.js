@@ -1,11 +1,17 @@
 // Served mode: an input box whose answers come from the server, with ablated heads and masked tokens.
 
+import { any, isInteger } from "./address.js";
 import { scoreText } from "./candidates.js";
 import { current } from "./context.js";
 import { button, element } from "./dom.js";
 import { clipped, quoted, visible } from "./text.js";
 
 const WAIT = 400; // milliseconds after the last key
+
+/** Rules of the keys of the address that a served page has. */
+export const SERVER_KEYS = { input: any, kept: any, ablate: any,
+  mask: value => value.split(" ").every(isInteger),
+  model: (value, payload) => payload.server.models.includes(value) };
 
 /** The ablated heads of the state, "layer:head" separated by spaces, as [{ layer, head }]. */
 const ablated = state => (state.ablate ?? "").split(" ").filter(Boolean).map(text => {

@@ -6,7 +6,6 @@ const INVISIBLE = /((?!(?<=\S) (?=\S))(?![\u200c\u200d])[\p{Z}\p{Cc}\p{Cf}])/u;
 const MARKS = { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽" };
 // The layout of very long tokens takes minutes.
 export const LONGEST_TOKEN = 80;
-export const LONGEST_NAME = 60; // of an input in the title of the window
 export const LONGEST_TITLE = 500;
 export const LONGEST_TEXT = 2000;
 
@@ -20,7 +19,7 @@ export const clipped = (text, longest = LONGEST_TEXT) =>
 // An empty token is a space that the tokenizer strips from the beginning of a text.
 const pieces = (token, longest) => clipped(token, longest).split(INVISIBLE).filter(Boolean);
 
-/** A token with marks in the place of invisible characters. */
+/** A token with marks instead of invisible characters. */
 export const visible = (token, longest = LONGEST_TOKEN) =>
   pieces(token, longest).map(piece => INVISIBLE.test(piece) ? markOf(piece) : piece).join("") || MARKS[" "];
 
@@ -36,10 +35,10 @@ export function spelled(token) {
 }
 
 function marked(text, mark) {
-  const made = document.createElement("span");
-  Object.assign(made, { textContent: text, className: "mark" });
-  made.dataset.mark = mark;
-  return made;
+  const span = document.createElement("span");
+  Object.assign(span, { textContent: text, className: "mark" });
+  span.dataset.mark = mark;
+  return span;
 }
 
 /** Whether most tokens are single characters. */

@@ -32,7 +32,7 @@ export function timeline(container, { label, tell, point, pinned }) {
 
   const drawNow = () => {
     map.frame = 0;
-    drawItems(canvas, items(map, colours(canvas)));
+    drawItems(canvas, items(map, colors(canvas)));
     drawMarks(marks, map);
     showTip();
   };
@@ -42,7 +42,7 @@ export function timeline(container, { label, tell, point, pinned }) {
     tip.hidden = !cell;
     if (tip.hidden) return;
     tip.replaceChildren(...tell(cell));
-    const { x, y } = place(map, cell);
+    const { x, y } = cornerOf(map, cell);
     placeTip(tip, stage, x, y);
   };
   const resize = () => {
@@ -56,7 +56,7 @@ export function timeline(container, { label, tell, point, pinned }) {
   gestures(canvas, surfaceOf(map, redraw), { point, pinned });
 
   return {
-    canvas, tip, place: cell => place(map, cell),
+    canvas, tip, cornerOf: cell => cornerOf(map, cell),
     show(panels, axis) {
       const same = map.axis && map.axis.from === axis.from && map.axis.to === axis.to;
       Object.assign(map, { panels, axis }, same ? {} : { from: axis.from, to: axis.to });
@@ -67,7 +67,7 @@ export function timeline(container, { label, tell, point, pinned }) {
       drawMarks(marks, map);
       showTip();
     },
-    figure: () => ({ width: map.left + map.plot + RIGHT, height: map.height, items: items(map, colours(canvas)) }),
+    figure: () => ({ width: map.left + map.plot + RIGHT, height: map.height, items: items(map, colors(canvas)) }),
     destroy: () => observer.disconnect(),
   };
 }
@@ -102,13 +102,13 @@ const across = (map, time) => map.left + (time - map.from) / span(map) * map.plo
 const timeOf = ({ start, step }, column) => start + column * step;
 
 /** The upper right corner of a cell. */
-function place(map, { panel, row, column }) {
+function cornerOf(map, { panel, row, column }) {
   const shown = map.panels[panel];
   return { x: across(map, timeOf(shown, column + 1)), y: map.tops[panel] + row * shown.rowHeight,
     w: shown.step / span(map) * map.plot, h: shown.rowHeight };
 }
 
-const colours = canvas => ({ ink: getComputedStyle(canvas).color,
+const colors = canvas => ({ ink: getComputedStyle(canvas).color,
   paper: getComputedStyle(document.body).backgroundColor });
 
 /** The visible columns of a panel as an image: the largest value of the columns of each pixel. */
@@ -140,7 +140,7 @@ function items(map, { ink, paper }) {
   const text = (x, y, text, anchor, { bold = false, size = FONT } = {}) =>
     ({ type: "text", x, y, text, size, anchor, fill: ink, bold });
   const drawn = panels.flatMap((panel, index) => [...imageOf(map, index), ...(panel.dots ?? []).map(([row, column]) => {
-    const { x, y, w, h } = place(map, { panel: index, row, column }), side = Math.max(3, 0.45 * Math.min(w, h));
+    const { x, y, w, h } = cornerOf(map, { panel: index, row, column }), side = Math.max(3, 0.45 * Math.min(w, h));
     return { type: "rect", x: x - (w + side) / 2, y: y + (h - side) / 2, w: side, h: side, fill: WRONG };
   })]);
   // What is left and right of the visible time is covered.
@@ -155,7 +155,7 @@ function items(map, { ink, paper }) {
           { size: every > 1 ? FONT : Math.min(FONT, panel.rowHeight - 2) }));
   });
   const tick = stepOf(span(map) / plot * 56, axis.unit), decimals = Math.max(0, Math.ceil(-Math.log10(tick)));
-  const bottom = height - AXIS, shift = axis.first ? axis.unit / 2 : 0; // steps are labelled in their middle
+  const bottom = height - AXIS, shift = axis.first ? axis.unit / 2 : 0; // steps are labeled in their middle
   for (let n = Math.ceil((map.from + axis.first) / tick - 1e-9); n * tick <= map.to + axis.first + 1e-9; n++) {
     const x = across(map, n * tick - axis.first + shift);
     if (x < left - 1 || x > left + plot + 1) continue;
@@ -235,9 +235,9 @@ function surfaceOf(map, redraw) {
       clamp(map.from + x / map.plot * span(map));
       return map.from !== before;
     },
-    centre: () => ({ x: map.left + map.plot / 2, y: map.height / 2 }),
+    center: () => ({ x: map.left + map.plot / 2, y: map.height / 2 }),
     selected: () => map.at.cell ?? null,
-    neighbour(down, right) {
+    neighbor(down, right) {
       const cell = map.at.cell ?? { panel: 0, row: -down, column: -right }, from = map.panels[cell.panel];
       let [panel, row] = [cell.panel, cell.row + down];
       if (row < 0 && panel > 0) row = map.panels[--panel].labels.length - 1;

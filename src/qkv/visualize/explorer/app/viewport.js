@@ -55,9 +55,9 @@ export const surfaceOf = (map, redraw) => ({
   zoomed: () => map.view.cell > map.view.fit * 1.001,
   zoom: (factor, at) => zoom(map, factor, at),
   pan: (x, y) => pan(map, x, y),
-  centre: () => ({ x: (map.view.left + map.view.width) / 2, y: (map.view.top + map.view.height) / 2 }),
+  center: () => ({ x: (map.view.left + map.view.width) / 2, y: (map.view.top + map.view.height) / 2 }),
   selected: () => map.at.row !== null && map.at.column !== null ? map.at : null,
-  neighbour: (down, across) => neighbour(map, down, across),
+  neighbor: (down, across) => neighbor(map, down, across),
 });
 
 /** Move the view by pixels; returns whether it moved. */
@@ -70,7 +70,7 @@ function pan(map, x, y) {
 }
 
 /** The cell next to the marked one, scrolled into view. */
-function neighbour(map, down, across) {
+function neighbor(map, down, across) {
   const { plane, at } = map;
   const step = (shown, index, by) =>
     shown[Math.min(shown.length - 1, Math.max(0, index === null ? 0 : shown.indexOf(index) + by))];

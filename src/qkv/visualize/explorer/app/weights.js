@@ -1,15 +1,15 @@
 // Weights of the payload: decoding, planes of one head at several levels of detail, and painting.
 
-import { STEPS } from "./colour.js";
+import { STEPS } from "./color.js";
 
 const decoded = new WeakMap();
 
 /** Bytes of a base64 text. */
 export function bytes(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const binary = atob(text), made = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) made[i] = binary.charCodeAt(i);
-  return made;
+  const binary = atob(text), values = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) values[i] = binary.charCodeAt(i);
+  return values;
 }
 
 /** Decode the weights of a map once: { steps } of all cells, or { k, columns, steps } of the largest of each row. */
@@ -37,13 +37,13 @@ function allowedRuns(example, map) {
       const ends = new Uint32Array(packed.buffer);
       for (let i = 0; i < rows; i++) each.push(ends[2 * i] < ends[2 * i + 1] ? [[ends[2 * i], ends[2 * i + 1]]] : []);
     } else for (let i = 0; i < rows; i++) {
-      const found = [], allowed = j => packed[(i * columns + j) >> 3] >> (7 - ((i * columns + j) & 7)) & 1;
+      const ranges = [], allowed = j => packed[(i * columns + j) >> 3] >> (7 - ((i * columns + j) & 7)) & 1;
       for (let j = 0; j < columns; j++)
         if (allowed(j)) {
-          if (found.length && found.at(-1)[1] === j) found.at(-1)[1]++;
-          else found.push([j, j + 1]);
+          if (ranges.length && ranges.at(-1)[1] === j) ranges.at(-1)[1]++;
+          else ranges.push([j, j + 1]);
         }
-      each.push(found);
+      each.push(ranges);
     }
     runs.set(mask, each);
   }
@@ -54,7 +54,7 @@ function allowedRuns(example, map) {
 const maskedBy = (allowed, row, column) =>
   Boolean(allowed) && !allowed[row].some(([from, to]) => column >= from && column < to);
 
-export const MASKED = -1; // in the place of a weight in steps
+export const MASKED = -1; // instead of a weight in steps
 
 /** Indices of the tokens that are shown. */
 function kept(tokens, special, hide) {
@@ -97,14 +97,13 @@ function build(example, map, head, special, key) {
   const rows = kept(rowTokens, example.special, hide), columns = kept(columnTokens, example.special, hide);
   const plane = { rows, columns, height: rows.length, width: columns.length, rowTokens, columnTokens, key,
     last: Boolean(example.generation) };
-  const place = indices => { const places = new Map(indices.map((index, i) => [index, i])); return index =>
-    places.get(index); };
-  const rowPlace = place(rows), columnPlace = place(columns);
+  const inverse = indices => new Map(indices.map((index, i) => [index, i]));
+  const rowOf = inverse(rows), columnOf = inverse(columns);
   const make = map.weights.encoding === "dense" ? densePlane : sparsePlane;
   const allowed = allowedRuns(example, map);
   const { at, read, cells } = make(map, head, plane, special === "renormalized", allowed);
   return { ...plane, read, cells, masked: allowed && ((row, column) => maskedBy(allowed, row, column)),
-    at: (row, column) => at(rowPlace(row), columnPlace(column)) };
+    at: (row, column) => at(rowOf.get(row), columnOf.get(column)) };
 }
 
 /** All weights are stored: an array of them, and arrays of half the size for drawing. */
@@ -126,12 +125,12 @@ function densePlane(map, head, { rows, columns, height, width, columnTokens }, r
   const levels = [{ height, width, values }];
   const read = (detail, part) => {
     while (levels.length <= detail) levels.push(halved(levels.at(-1)));
-    const level = levels[detail], made = new Float32Array(part.height * part.width);
+    const level = levels[detail], block = new Float32Array(part.height * part.width);
     for (let i = 0; i < part.height; i++) {
       const from = (part.top + i) * level.width + part.left;
-      made.set(level.values.subarray(from, from + part.width), i * part.width);
+      block.set(level.values.subarray(from, from + part.width), i * part.width);
     }
-    return made;
+    return block;
   };
   return { read, cells: values.length,
     at: (i, j) => ({ value: Math.max(0, values[i * width + j]) / STEPS, stored: true }) };
@@ -139,26 +138,27 @@ function densePlane(map, head, { rows, columns, height, width, columnTokens }, r
 
 function halved({ height, width, values }) {
   const down = Math.ceil(height / 2), across = Math.ceil(width / 2),
-    made = new Float32Array(down * across).fill(MASKED);
+    maxima = new Float32Array(down * across).fill(MASKED);
   for (let i = 0; i < height; i++)
     for (let j = 0, to = (i >> 1) * across; j < width; j++) {
       const value = values[i * width + j], at = to + (j >> 1);
-      if (value > made[at]) made[at] = value;
+      if (value > maxima[at]) maxima[at] = value;
     }
-  return { height: down, width: across, values: made };
+  return { height: down, width: across, values: maxima };
 }
 
 /** The largest weights of each row are stored: they are looked up and drawn without an array of all weights. */
 function sparsePlane(map, head, { rows, columns, columnTokens }, renormalize, allowed) {
   const { k, columns: keys, steps } = decode(map), size = keys.length / (map.heads + 1);
-  const first = (head === "average" ? map.heads : head) * size, place = new Int32Array(columnTokens.length).fill(-1);
-  columns.forEach((column, j) => place[column] = j);
+  const first = (head === "average" ? map.heads : head) * size, columnOf = new Int32Array(columnTokens.length).fill(-1);
+  columns.forEach((column, j) => columnOf[column] = j);
   const before = new Int32Array(columnTokens.length + 1); // how many shown columns there are before each one
   for (let column = 0; column < columnTokens.length; column++)
-    before[column + 1] = before[column] + (place[column] >= 0);
+    before[column + 1] = before[column] + (columnOf[column] >= 0);
   const factor = row => {
     let hidden = 0;
-    for (let n = first + row * k, end = n + k; renormalize && n < end; n++) if (place[keys[n]] < 0) hidden += steps[n];
+    for (let n = first + row * k, end = n + k; renormalize && n < end; n++)
+      if (columnOf[keys[n]] < 0) hidden += steps[n];
     return hidden < STEPS ? STEPS / (STEPS - hidden) : 1;
   };
   const factors = Float32Array.from(rows, factor);
@@ -171,23 +171,23 @@ function sparsePlane(map, head, { rows, columns, columnTokens }, renormalize, al
     return { value: bound / STEPS * factors[i], stored: bound === 0 };
   };
   const read = (detail, part) => {
-    const made = new Float32Array(part.height * part.width),
+    const block = new Float32Array(part.height * part.width),
       last = Math.min(rows.length, (part.top + part.height) << detail);
-    if (allowed) made.fill(MASKED);
+    if (allowed) block.fill(MASKED);
     for (let i = part.top << detail; i < last; i++) {
       for (const [from, to] of allowed?.[rows[i]] ?? []) {
         const left = Math.max(0, (before[from] >> detail) - part.left), width = before[to] - before[from],
           right = Math.min(part.width, ((before[to] - 1) >> detail) - part.left + 1),
           line = ((i >> detail) - part.top) * part.width;
-        if (width) for (let j = left; j < right; j++) made[line + j] = Math.max(0, made[line + j]);
+        if (width) for (let j = left; j < right; j++) block[line + j] = Math.max(0, block[line + j]);
       }
       for (let n = first + rows[i] * k, end = n + k; n < end && steps[n]; n++) {
-        const j = (place[keys[n]] >> detail) - part.left, to = ((i >> detail) - part.top) * part.width + j;
-        if (place[keys[n]] < 0 || j < 0 || j >= part.width) continue;
-        made[to] = Math.max(made[to], Math.min(STEPS, steps[n] * factors[i]));
+        const j = (columnOf[keys[n]] >> detail) - part.left, to = ((i >> detail) - part.top) * part.width + j;
+        if (columnOf[keys[n]] < 0 || j < 0 || j >= part.width) continue;
+        block[to] = Math.max(block[to], Math.min(STEPS, steps[n] * factors[i]));
       }
     }
-    return made;
+    return block;
   };
   return { at, read, cells: rows.length };
 }
@@ -226,15 +226,15 @@ function blockedOverview(example, map) {
   const allowed = allowedRuns(example, map), { height, width } = map.overview;
   if (!allowed) return null;
   if (!blocked.has(map)) {
-    const columns = example.texts[map.columns].length, made = new Uint8Array(height * width).fill(1);
+    const columns = example.texts[map.columns].length, isMasked = new Uint8Array(height * width).fill(1);
     // Block b covers the tokens from floor(b * size / blocks) on (see packing.py).
     const blockOf = (index, size, blocks) => Math.min(blocks, Math.floor(((index + 1) * blocks - 1) / size));
-    allowed.forEach((found, row) => {
+    allowed.forEach((ranges, row) => {
       const i = blockOf(row, allowed.length, height);
-      for (const [from, to] of found)
-        made.fill(0, i * width + blockOf(from, columns, width), i * width + blockOf(to - 1, columns, width) + 1);
+      for (const [from, to] of ranges)
+        isMasked.fill(0, i * width + blockOf(from, columns, width), i * width + blockOf(to - 1, columns, width) + 1);
     });
-    blocked.set(map, made);
+    blocked.set(map, isMasked);
   }
   return blocked.get(map);
 }
@@ -276,9 +276,9 @@ export const peakOf = (example, map, head, special) =>
 export const sharedPeak = (example, special) =>
   Math.max(0, ...example.maps.flatMap(map => peaks(example, map, special)));
 
-/** The colour scale that the state asks for, of a head of a map. */
-export function scaleOf(colours, example, map, head, state) {
+/** The color scale that the state asks for, of a head of a map. */
+export function scaleOf(colors, example, map, head, state) {
   const peak = state.scale === "own" ? peakOf(example, map, head, state.special) : sharedPeak(example, state.special);
   const curve = state.curve || (example.texts[map.columns].length > 64 ? "root" : "linear");
-  return colours(peak, curve);
+  return colors(peak, curve);
 }

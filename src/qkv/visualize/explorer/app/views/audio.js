@@ -1,7 +1,8 @@
 // The alignment of a transcript over the log-mel spectrogram of its recording, with the time in seconds.
 
+import { oneOf } from "../address.js";
 import { tokenChips } from "../chips.js";
-import { colourScale, legend, STEPS } from "../colour.js";
+import { colorScale, legend, STEPS } from "../color.js";
 import { describe, exampleOf, isDark, scaleNote, selected } from "../context.js";
 import { element, quotation, select } from "../dom.js";
 import { headStrip } from "../heads.js";
@@ -11,7 +12,7 @@ import { timeline } from "../timeline.js";
 import { bytes, drawnWeight } from "../weights.js";
 
 const ROW = 18, LEAST = 13, ROOM = 640, SPECTROGRAM = 160; // pixels: a token, and the heights of the panels
-const GREYS = { light: ["#fcfcfd", "#1d2029"], dark: ["#101319", "#e8eaf1"] };
+const GRAYS = { light: ["#fcfcfd", "#1d2029"], dark: ["#101319", "#e8eaf1"] };
 const STRONGEST = 0.6; // opacity of the attention over the spectrogram
 const WIDEST = 600; // pixels of a second
 const WORDS = { columnName: time => `${time} s` };
@@ -21,6 +22,7 @@ export const audio = {
   label: "Audio",
   controls: ["layer", "scale", "curve"],
   standalone: true,
+  keys: { rows: oneOf("words") },
 
   accepts: (payload, state) => Boolean(exampleOf(payload, state)?.audio),
 
@@ -45,24 +47,24 @@ export const audio = {
     });
     container.append(scale);
     const shownPlane = () => {
-      const { plane, scale: colours, map: layer } = selected(payload, { ...state, special: "shown" });
-      return { plane, colours, layer };
+      const { plane, scale: colors, map: layer } = selected(payload, { ...state, special: "shown" });
+      return { plane, colors, layer };
     };
 
     const draw = () => {
       const { audio: { start, end, frame } } = example;
-      const spectrum = spectrogramPanel(sound, example.audio, isDark(state) ? GREYS.dark : GREYS.light);
+      const spectrum = spectrogramPanel(sound, example.audio, isDark(state) ? GRAYS.dark : GRAYS.light);
       panels = [spectrum];
       if (attends) {
-        const { plane, colours } = shownPlane();
+        const { plane, colors } = shownPlane();
         heads.update();
         words = state.rows === "words" ? wordsOf(plane.rowTokens)
           : plane.rows.map(row => ({ text: plane.rowTokens[row], tokens: [row] }));
         tokens.fill("Transcript", plane.rowTokens, plane.rows, plane.key);
-        panels = [alignmentPanel(plane, words, colours, example.audio), spectrum];
+        panels = [alignmentPanel(plane, words, colors, example.audio), spectrum];
         tools.replaceChildren(select("Rows", [["", "tokens"], ["words", "words: the average of their tokens"]],
           state.rows === "words" ? "words" : "", rows => state.set({ rows })));
-        scale.replaceChildren(legend(colours, scaleNote(state, true)));
+        scale.replaceChildren(legend(colors, scaleNote(state, true)));
       } else scale.replaceChildren(element("p", "The transcript is empty.", { className: "note" }));
       scale.append(element("span", "The spectrogram is drawn from the lowest value of the recording to the highest, "
         + "low frequencies at the bottom; blue marks the attention of the selected row. Ctrl + wheel or + and − to "
@@ -78,18 +80,18 @@ export const audio = {
         readout.replaceChildren(...cell ? panels[0].tell(cell.row, cell.column) : []);
         return map.select({ cell });
       }
-      const { plane, colours } = shownPlane(), { row, column } = selection(state, plane),
+      const { plane, colors } = shownPlane(), { row, column } = selection(state, plane),
         { column: seconds, start } = example.audio;
       const word = words.findIndex(each => each.tokens.includes(row));
       const strength = key =>
-        STRONGEST * Math.min(1, wordWeight(plane, words[word], key) / colours.peak) ** colours.power;
+        STRONGEST * Math.min(1, wordWeight(plane, words[word], key) / colors.peak) ** colors.power;
       map.select({
         cell: state.pointed?.cell,
         time: column === null ? null : [start + column * seconds, start + (column + 1) * seconds],
         rows: word < 0 ? [] : [[0, word]],
         shade: word < 0 ? null : { panel: 1, start, step: seconds, strengths: plane.columns.map(strength) },
       });
-      tokens.shade(column === null ? null : token => drawnWeight(plane, token, column), colours);
+      tokens.shade(column === null ? null : token => drawnWeight(plane, token, column), colors);
       tokens.select(row, row !== null && state.row === row, state.pointed === null ? row : null);
       readout.replaceChildren(...words[word]?.tokens.length > 1 ? wordNodes(plane, words[word], column)
         : describe(plane, { row, column }, WORDS).nodes);
@@ -116,7 +118,7 @@ function spectrogramPanel({ frames, bands, share, at }, { start, frame }, ramp) 
   for (let row = 0; row < bands; row++)
     for (let j = 0; j < frames; j++) values[row * frames + j] = share(j, bandOf(row)) * STEPS;
   return { name: "Log-mel spectrogram", labels: Array.from({ length: bands }, () => ""), values, start, step: frame,
-    columns: frames, rowHeight: SPECTROGRAM / bands, scale: colourScale(ramp, 1, "linear"),
+    columns: frames, rowHeight: SPECTROGRAM / bands, scale: colorScale(ramp, 1, "linear"),
     tell: (row, j) => [`${(start + j * frame).toFixed(2)} s, mel band ${bandOf(row) + 1} of ${bands}: `
       + at(j, bandOf(row)).toFixed(2).replace("-", "−")] };
 }

@@ -1,8 +1,9 @@
 // The hypotheses of a beam search with their scores and alignments, and the tree of what the search kept.
 
+import { isInteger, oneOf } from "../address.js";
 import { fontOf } from "../axes.js";
-import { legend } from "../colour.js";
-import { describe, exampleOf, scaleFor, themeColours } from "../context.js";
+import { legend } from "../color.js";
+import { describe, exampleOf, scaleFor, themeColors } from "../context.js";
 import { element, listbox, mark, option, select } from "../dom.js";
 import { heatMap } from "../heatmap.js";
 import { selection } from "../state.js";
@@ -18,7 +19,9 @@ const NOTE = "Columns are steps, best candidate first; the selected hypothesis i
 export const beams = {
   name: "beams",
   label: "Beam search",
+  aliases: ["beam-search"],
   controls: ["curve"],
+  keys: { candidates: oneOf("all"), hypothesis: isInteger },
 
   accepts: (payload, state) => Boolean(exampleOf(payload, state)?.beams),
 
@@ -58,10 +61,10 @@ export const beams = {
         tree.ariaLabel = `Search tree with ${search.nodes.length} candidates; the hypothesis is ${tokens}`;
         if (hypothesis.maps.length) {
           const [layer] = hypothesis.maps, plane = planeOf(hypothesis, layer, layer.heads === 1 ? 0 : "average");
-          const colours = scaleFor(payload, state, layer, layer.heads === 1 ? 0 : "average", hypothesis);
-          map.show(plane, colours);
+          const colors = scaleFor(payload, state, layer, layer.heads === 1 ? 0 : "average", hypothesis);
+          map.show(plane, colors);
           const heads = layer.heads > 1 ? ", average of heads" : "";
-          scale.replaceChildren(legend(colours, `alignment of hypothesis ${index + 1}, layer ${layer.layer}${heads}`));
+          scale.replaceChildren(legend(colors, `alignment of hypothesis ${index + 1}, layer ${layer.layer}${heads}`));
         }
       }
       if (!hypothesis.maps.length) return;
@@ -73,7 +76,7 @@ export const beams = {
     };
     update(new Set(["view"]));
     return { update, heatMap: map, destroy: () => map.destroy(),
-      figure: () => treeFigure(search, state, themeColours(payload, state)) };
+      figure: () => treeFigure(search, state, themeColors(payload, state)) };
   },
 };
 
@@ -94,7 +97,7 @@ const scoreOf = node => node.score === null ? "" : node.score.toFixed(2).replace
  * score; candidates from the best downwards.
  */
 function layOut({ nodes }, all) {
-  const places = new Map(), filled = [], widths = [], measure = document.createElement("canvas").getContext("2d");
+  const boxes = new Map(), filled = [], widths = [], measure = document.createElement("canvas").getContext("2d");
   const widthOf = (text, size) => {
     measure.font = fontOf(size);
     return measure.measureText(text).width;
@@ -105,7 +108,7 @@ function layOut({ nodes }, all) {
     filled[node.step] = row + 1;
     const w = Math.ceil(12 + widthOf(labelOf(node), FONT) + (score ? 10 + widthOf(score, SMALL) : 0));
     widths[node.step] = Math.max(widths[node.step] ?? 40, w);
-    places.set(i, { step: node.step, y: TOP + row * ROW });
+    boxes.set(i, { step: node.step, y: TOP + row * ROW });
   });
   const lefts = [];
   let x = 8;
@@ -113,8 +116,8 @@ function layOut({ nodes }, all) {
     lefts.push(x);
     x += (widths[step] ?? 40) + EDGE;
   }
-  for (const place of places.values()) Object.assign(place, { x: lefts[place.step], w: widths[place.step] });
-  return { places, lefts, width: x - EDGE + 8,
+  for (const box of boxes.values()) Object.assign(box, { x: lefts[box.step], w: widths[box.step] });
+  return { boxes, lefts, width: x - EDGE + 8,
     height: TOP + Math.max(0, ...filled.map(count => count ?? 0)) * ROW + 8 };
 }
 
@@ -126,27 +129,27 @@ function edge(from, to) {
 const detail = ({ token, log_p, score, kept }) => `${quoted(token)}: log-probability ${signed(log_p)}, `
   + (score !== null ? `finished with score ${signed(score)}` : kept ? "kept" : "dropped");
 
-function drawTree({ nodes }, { places, lefts, width, height }, path, tell) {
+function drawTree({ nodes }, { boxes, lefts, width, height }, path, tell) {
   const make = (tag, attributes, parent) => {
-    const made = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    parent.append(made);
-    return made;
+    const node = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    parent.append(node);
+    return node;
   };
   const svg = document.createElementNS(SVG, "svg");
   for (const [name, value] of Object.entries({ width, height, "aria-hidden": "true" })) svg.setAttribute(name, value);
   lefts.forEach((x, step) => { make("text", { x, y: 12, class: "step" }, svg).textContent = String(step + 1); });
-  for (const [i, place] of places) {
-    const parent = places.get(nodes[i].parent);
-    if (parent) make("path", { d: edge(parent, place), class: path.has(i) ? "chosen" : "" }, svg);
+  for (const [i, box] of boxes) {
+    const parent = boxes.get(nodes[i].parent);
+    if (parent) make("path", { d: edge(parent, box), class: path.has(i) ? "chosen" : "" }, svg);
   }
-  for (const [i, place] of places) {
+  for (const [i, box] of boxes) {
     const node = nodes[i],
       kind = path.has(i) ? "chosen" : node.score !== null ? "finished" : node.kept ? "" : "dropped";
-    const group = make("g", { class: `node ${kind}`, transform: `translate(${place.x} ${place.y})` }, svg);
-    make("rect", { width: place.w, height: 20, rx: 4 }, group);
+    const group = make("g", { class: `node ${kind}`, transform: `translate(${box.x} ${box.y})` }, svg);
+    make("rect", { width: box.w, height: 20, rx: 4 }, group);
     make("text", { x: 6, y: 14, class: "name" }, group).textContent = labelOf(node);
-    if (node.score !== null) make("text", { x: place.w - 6, y: 14, class: "score" }, group).textContent = scoreOf(node);
+    if (node.score !== null) make("text", { x: box.w - 6, y: 14, class: "score" }, group).textContent = scoreOf(node);
     make("title", {}, group).textContent = detail(node);
     group.addEventListener("pointerenter", () => tell(detail(node)));
   }
@@ -156,14 +159,14 @@ function drawTree({ nodes }, { places, lefts, width, height }, path, tell) {
 function treeFigure(search, state, { ink, ramp, paper }) {
   const index = Math.min(Number(state.hypothesis) || 0, search.hypotheses.length - 1),
     path = pathTo(search, search.leaves[index]);
-  const { places, width, height } = layOut(search, state.candidates === "all"), accent = ramp[ramp.length - 3],
+  const { boxes, width, height } = layOut(search, state.candidates === "all"), accent = ramp[ramp.length - 3],
     items = [];
-  for (const [i, place] of places) {
-    const parent = places.get(search.nodes[i].parent);
-    if (parent) items.push({ type: "path", d: edge(parent, place), stroke: path.has(i) ? accent : ink,
+  for (const [i, box] of boxes) {
+    const parent = boxes.get(search.nodes[i].parent);
+    if (parent) items.push({ type: "path", d: edge(parent, box), stroke: path.has(i) ? accent : ink,
       opacity: path.has(i) ? 1 : 0.3, width: path.has(i) ? 2 : 1 });
   }
-  for (const [i, { x, y, w }] of places) {
+  for (const [i, { x, y, w }] of boxes) {
     const node = search.nodes[i];
     items.push({ type: "rect", x, y, w, h: 20, fill: paper, stroke: path.has(i) ? accent : ink },
       { type: "text", x: x + 6, y: y + 10, text: labelOf(node), size: 12, anchor: "start", fill: ink });

@@ -1,7 +1,7 @@
 // An image and its caption: the attention of each word over the image.
 
-import { legend } from "../colour.js";
-import { describe, exampleOf, selected, themeColours } from "../context.js";
+import { legend } from "../color.js";
+import { describe, exampleOf, selected, themeColors } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
 import { drawImage, drawOverlay, imageFigure, imageNote, imageScale, PATCHES, roomFor, scaleToFit } from "../image.js";
@@ -32,7 +32,7 @@ export const caption = {
       const note = example.text ? "No attention weights were recorded." : "The caption is empty.";
       container.append(figures, element("p", note, { className: "note" }));
       drawImage(original, picture, fit());
-      return { figure: () => imageFigure([original], ["Image"], themeColours(payload, state)) };
+      return { figure: () => imageFigure([original], ["Image"], themeColors(payload, state)) };
     }
     const heads = headStrip(container, payload, state);
     const words = element("div", "", { id: "words", className: "tiles", role: "listbox" }),
@@ -57,14 +57,14 @@ export const caption = {
 
     const update = changed => {
       const { plane, map, head } = selected(payload, { ...state, special: "shown" }),
-        colours = imageScale(payload, state, map, head), { row } = selection({ ...state, column: null }, plane);
-      const draw = (canvas, each, size) => drawImage(canvas, picture, size, { grey: true,
-        over: context => drawOverlay(context, picture, size, cell => drawnWeight(plane, each, cell), colours) });
+        colors = imageScale(payload, state, map, head), { row } = selection({ ...state, column: null }, plane);
+      const draw = (canvas, each, size) => drawImage(canvas, picture, size, { gray: true,
+        over: context => drawOverlay(context, picture, size, cell => drawnWeight(plane, each, cell), colors) });
       if ([...changed].some(key => !["pointed", "row", "column"].includes(key))) {
         heads.update();
         tiles.forEach((canvas, each) => draw(canvas, each, tileSize));
         drawImage(original, picture, fit());
-        scale.replaceChildren(legend(colours, imageNote(state)));
+        scale.replaceChildren(legend(colors, imageNote(state)));
       }
       draw(focus, row, fit());
       mark(words, row);
@@ -76,6 +76,6 @@ export const caption = {
     const observer = new ResizeObserver(() => update(new Set(["view"])));
     observer.observe(container);
     return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, focus],
-      ["Image", title.textContent.replace(/\s+/g, " ")], themeColours(payload, state)) };
+      ["Image", title.textContent.replace(/\s+/g, " ")], themeColors(payload, state)) };
   },
 };

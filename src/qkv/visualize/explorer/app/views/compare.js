@@ -1,7 +1,8 @@
 // Two examples side by side, of two models or inputs: equal tokens are selected in both.
 
-import { colourScale, legend } from "../colour.js";
-import { current, exampleOf, scaleNote, themeColours } from "../context.js";
+import { isExample, isHead, isLayer, oneOf } from "../address.js";
+import { colorScale, legend } from "../color.js";
+import { current, exampleOf, scaleNote, themeColors } from "../context.js";
 import { element, select } from "../dom.js";
 import { imageNote, overlayScale } from "../image.js";
 import { matching } from "../matching.js";
@@ -20,7 +21,9 @@ const comparable = example => Boolean(example) && example.maps.length > 0
 export const compare = {
   name: "compare",
   label: "Side by side",
+  aliases: ["side-by-side"],
   controls: ["special", "scale", "curve"],
+  keys: { other: isExample, side: oneOf("right"), layer2: isLayer, head2: isHead },
 
   accepts: (payload, state) => comparable(exampleOf(payload, state)) && others(payload, state).length > 0,
 
@@ -67,8 +70,8 @@ export const compare = {
     update(new Set(["view"]));
     return { update, tools, heatMap: panes[0].map, heatMaps: panes.map(each => each.map),
       destroy: () => panes.forEach(each => each.destroy()),
-      figure: () => figure(panes.map(each => each.figure(themeColours(payload, state))),
-        shown.map(each => title(payload, each.example)), themeColours(payload, state)) };
+      figure: () => figure(panes.map(each => each.figure(themeColors(payload, state))),
+        shown.map(each => title(payload, each.example)), themeColors(payload, state)) };
   },
 };
 
@@ -114,14 +117,14 @@ function chosen(side, key, value) {
   return { [key]: key === "head" && value !== "average" ? Number(value) : value };
 }
 
-/** The colour scale of each side, the same one unless each head has its own. */
+/** The color scale of each side, the same one unless each head has its own. */
 function shownScales(payload, state, shown) {
-  const { ramp } = themeColours(payload, state), curve = state.curve
+  const { ramp } = themeColors(payload, state), curve = state.curve
     || (shown.some(({ plane }) => plane.columnTokens.length > 64) ? "root" : "linear");
   const shared = Math.max(...shown.map(({ example }) => sharedPeak(example, state.special)));
   return shown.map(({ example, example: { picture }, map, head }) => {
     const peak = state.scale === "own" ? peakOf(example, map, head, state.special) : shared;
-    return picture ? overlayScale(picture, peak, curve) : colourScale(ramp, peak, curve);
+    return picture ? overlayScale(picture, peak, curve) : colorScale(ramp, peak, curve);
   });
 }
 

@@ -1,7 +1,7 @@
 // Sentences and words of a document, shaded by the weights of a hierarchical attention network.
 
-import { colourScale, legend } from "../colour.js";
-import { exampleOf, themeColours } from "../context.js";
+import { colorScale, legend } from "../color.js";
+import { exampleOf, themeColors } from "../context.js";
 import { element, listbox, mark, option, quotation } from "../dom.js";
 import { textFigure } from "../export.js";
 import { spelled, visible } from "../text.js";
@@ -31,9 +31,9 @@ export const documents = {
     list.addEventListener("pointerleave", () => state.set({ pointed: null }));
 
     const draw = () => {
-      const { ramp } = themeColours(payload, state), curve = state.curve || "linear";
-      const words = colourScale(ramp, Math.max(...sentences.map(each => each.weight * Math.max(...each.weights))), curve),
-        whole = colourScale(ramp, Math.max(...sentences.map(each => each.weight)), curve);
+      const { ramp } = themeColors(payload, state), curve = state.curve || "linear";
+      const words = colorScale(ramp, Math.max(...sentences.map(each => each.weight * Math.max(...each.weights))), curve),
+        whole = colorScale(ramp, Math.max(...sentences.map(each => each.weight)), curve);
       list.replaceChildren(...sentences.map((sentence, i) => row(sentence, i, words, whole)));
       scale.replaceChildren(element("span", "Sentences", { className: "label" }), legend(whole, "they sum to 1"),
         element("span", "Words", { className: "label" }), legend(words, NOTE));
@@ -51,17 +51,17 @@ export const documents = {
   },
 };
 
-function row({ weight, words, weights }, index, colours, whole) {
+function row({ weight, words, weights }, index, colors, whole) {
   const shade = (span, { css, text }) => Object.assign(span.style, { background: css, color: text }) && span;
   const text = element("p", "", { className: "sentence", dir: "auto" });
   words.forEach((word, i) => {
     const [, before, inner, after] = word.match(/^(\s*)([^]*?)(\s*)$/);
     const span = element("span", "", {}, ...spelled(inner));
     span.dataset.word = String(i);
-    text.append(before && i ? " " : "", ...inner ? [shade(span, colours.colour(weight * weights[i]))] : [],
+    text.append(before && i ? " " : "", ...inner ? [shade(span, colors.color(weight * weights[i]))] : [],
       after ? " " : "");
   });
-  return option(index, shade(element("span", weight.toFixed(3), { className: "weight" }), whole.colour(weight)), text);
+  return option(index, shade(element("span", weight.toFixed(3), { className: "weight" }), whole.color(weight)), text);
 }
 
 function description({ weight, words, weights }, index, column) {

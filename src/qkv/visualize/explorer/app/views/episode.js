@@ -1,6 +1,6 @@
 // A few-shot episode: the query, and the support images with the attention of the query to each of them.
 
-import { current, exampleOf, scaleNote, selected, themeColours } from "../context.js";
+import { current, exampleOf, scaleNote, selected, themeColors } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
 import { drawImage } from "../image.js";
@@ -40,11 +40,11 @@ export const episode = {
     for (const name of ["pointerleave", "focusout"]) grid.addEventListener(name, () => state.set({ pointed: null }));
 
     const update = () => {
-      const { plane, scale: colours } = selected(payload, { ...state, special: "shown" });
+      const { plane, scale: colors } = selected(payload, { ...state, special: "shown" });
       heads.update();
       for (const { index, fill, value } of tiles) {
         const weight = plane.at(0, index).value;
-        fill.style.width = `${100 * (weight / colours.peak) ** colours.power}%`;
+        fill.style.width = `${100 * (weight / colors.peak) ** colors.power}%`;
         value.textContent = weight.toFixed(4);
       }
       const { column } = state.pointed ?? state, best = tiles.reduce((top, { index }) =>
@@ -52,12 +52,12 @@ export const episode = {
       const at = column !== null && column <= query ? column : best;
       mark(grid, at);
       readout.replaceChildren(...description(payload, state, example, at));
-      scale.replaceChildren(element("span", `A full bar is a weight of ${colours.peak.toFixed(4)}: ${
+      scale.replaceChildren(element("span", `A full bar is a weight of ${colors.peak.toFixed(4)}: ${
         scaleNote(state, true) || "the largest of the head"}. Outlined: images of the class of the query.`,
       { className: "note" }));
     };
     update();
-    return { update, figure: () => figure(tiles, themeColours(payload, state)) };
+    return { update, figure: () => figure(tiles, themeColors(payload, state)) };
   },
 };
 

@@ -2,8 +2,8 @@
 
 import { percent } from "../candidates.js";
 import { tokenChips } from "../chips.js";
-import { legend, signedScale } from "../colour.js";
-import { exampleOf, themeColours } from "../context.js";
+import { legend, signedScale } from "../color.js";
+import { exampleOf, themeColors } from "../context.js";
 import { element, listbox, mark, option, quotation } from "../dom.js";
 import { textFigure } from "../export.js";
 import { drawImage, drawOverlay, frame, imageFigure, listenPatches, scaleToFit, scoreScale } from "../image.js";
@@ -45,7 +45,7 @@ export const explanation = {
       mark(chosen, row);
       methods.forEach((method, i) => {
         const scores = matrixOf(method.scores).row(row), peak = scores.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
-        panes[i].show(scores, signedScale(themeColours(payload, state), peak, scores.some(score => score < 0),
+        panes[i].show(scores, signedScale(themeColors(payload, state), peak, scores.some(score => score < 0),
           state.curve || "linear"), column !== null && column < scores.length ? column : null);
       });
       readout.replaceChildren(...description(example, row, column));
@@ -54,7 +54,7 @@ export const explanation = {
     update();
     return { update, destroy: () => panes.forEach(each => each.destroy()),
       ...example.explanation.unit !== "sentence" && { figure: () => example.picture
-        ? imageFigure(panes.map(each => each.canvas), methods.map(({ name }) => name), themeColours(payload, state))
+        ? imageFigure(panes.map(each => each.canvas), methods.map(({ name }) => name), themeColors(payload, state))
         : textFigure(grid, "h3, .meta, [role=option]") } };
   },
 };
@@ -79,10 +79,10 @@ function textPane(grid, example, method, id, { point, pinned }) {
   box.append(scale);
   chips.fill(UNITS[unit], units, [...units.keys()], id);
   return {
-    show(scores, colours, column) {
-      chips.shade(index => scores[index], colours);
+    show(scores, colors, column) {
+      chips.shade(index => scores[index], colors);
       chips.select(column, false, null);
-      scale.replaceChildren(legend(colours, ""));
+      scale.replaceChildren(legend(colors, ""));
     },
     destroy() {},
   };
@@ -97,13 +97,13 @@ function imagePane(grid, example, method, id, { point, pinned }) {
   let last = null, region = null;
   const draw = () => {
     const [scores, curve] = last, size = scaleToFit(picture, box.clientWidth),
-      peak = scores.reduce((a, b) => Math.max(a, b), 0), colours = scoreScale(peak, curve);
+      peak = scores.reduce((a, b) => Math.max(a, b), 0), colors = scoreScale(peak, curve);
     const [wide, high] = [picture.width * size / across, picture.height * size / down];
-    drawImage(canvas, picture, size, { grey: true, over: context => {
-      drawOverlay(context, picture, size, cell => Math.max(0, scores[cell]), colours);
+    drawImage(canvas, picture, size, { gray: true, over: context => {
+      drawOverlay(context, picture, size, cell => Math.max(0, scores[cell]), colors);
       if (region !== null) frame(context, region % across * wide, Math.floor(region / across) * high, wide, high);
     } });
-    scale.replaceChildren(peak > 0 ? legend({ ...colours, name: "Score" }, "negative scores are not colored")
+    scale.replaceChildren(peak > 0 ? legend({ ...colors, name: "Score" }, "negative scores are not colored")
       : element("p", "No region has a positive score.", { className: "note" }));
   };
   // Patches are counted from 1, because row 0 of a vision Transformer is the class token.

@@ -1,10 +1,11 @@
 // Next tokens of a language model: the distribution at each step, and what the step attended to.
 // Step n predicts token n from the tokens before it: the query of token n - 1 attends to them.
 
+import { isInteger } from "../address.js";
 import { candidateBar, percent } from "../candidates.js";
 import { tokenChips } from "../chips.js";
-import { legend } from "../colour.js";
-import { describe, exampleOf, scaleNote, selected, themeColours } from "../context.js";
+import { legend } from "../color.js";
+import { describe, exampleOf, scaleNote, selected, themeColors } from "../context.js";
 import { button, element, quotation } from "../dom.js";
 import { headStrip } from "../heads.js";
 import { clipped, spelled, visible } from "../text.js";
@@ -16,7 +17,9 @@ const NOTE = "Probabilities of the model at temperature 1, before any sampling o
 export const generation = {
   name: "generation",
   label: "Next token",
+  aliases: ["next-token"],
   controls: ["layer", "scale", "curve"],
+  keys: { step: isInteger },
 
   accepts: (payload, state) => Boolean(exampleOf(payload, state)?.generation),
 
@@ -25,12 +28,12 @@ export const generation = {
     const go = step => state.set({ step: String(Math.min(last, Math.max(1, step))), pointed: null });
     const previous = button("‹ Previous", () => go(stepOf(state, steps, prompt) - 1), { id: "previous-step" }),
       next = button("Next ›", () => go(stepOf(state, steps, prompt) + 1), { id: "next-step" });
-    const place = element("span", "", { className: "note", id: "step" });
+    const counter = element("span", "", { className: "note", id: "step" });
     const bars = element("ol", "", { className: "candidates", id: "candidates", ariaLabel: "Most likely next tokens" });
     const outcome = element("p", "", { id: "outcome", ariaLive: "polite" }),
       readout = element("p", "", { id: "readout", ariaLive: "polite" }),
       scale = element("div", "", { className: "scale" });
-    container.append(element("div", "", { className: "stepper" }, previous, next, place));
+    container.append(element("div", "", { className: "stepper" }, previous, next, counter));
     const chips = tokenChips(container, { id: "steps", leave: () => {}, point: () => {}, pinned: index => go(index) });
     container.append(outcome, bars, element("p", NOTE, { className: "note" }));
     const heads = headStrip(container, payload, state);
@@ -45,27 +48,27 @@ export const generation = {
     chips.group.addEventListener("keydown", keys, true); // arrows change the step instead of the focus
 
     const update = () => {
-      const { example, map, plane, scale: colours } = selected(payload, { ...state, special: "shown" });
+      const { example, map, plane, scale: colors } = selected(payload, { ...state, special: "shown" });
       const step = stepOf(state, steps, prompt), tokens = example.texts[map.columns], row = step - 1;
       heads.update();
       chips.fill(prompt === null ? "Tokens" : `Tokens: ${prompt} of the prompt, ${last - prompt} generated`, tokens,
         plane.columns, plane.key);
       for (const cell of chips.group.children)
         cell.classList.toggle("generated", prompt !== null && cell.dataset.index >= prompt);
-      chips.shade(index => index < step ? drawnWeight(plane, row, index) : 0, colours);
+      chips.shade(index => index < step ? drawnWeight(plane, row, index) : 0, colors);
       chips.select(step < last ? step : null, false, Math.min(step, last - 1));
       previous.disabled = step <= 1;
       next.disabled = step >= last;
-      place.textContent = step < last ? `Step ${step} of ${last}` : `Step ${last} of ${last}: after the last token`;
+      counter.textContent = step < last ? `Step ${step} of ${last}` : `Step ${last} of ${last}: after the last token`;
       outcome.replaceChildren(...outcomeNodes(steps[row], tokens, step));
       bars.replaceChildren(...steps[row].candidates.map(([token, p], i) =>
         candidateBar(token.trim() ? spelled(token) : [blank(token)], p, steps[row].rank === i + 1)));
       readout.replaceChildren(`Predicted at token ${step}: `, ...describe(plane, { row, column: null }).nodes);
-      scale.replaceChildren(legend(colours, scaleNote(state, true)));
+      scale.replaceChildren(legend(colors, scaleNote(state, true)));
     };
     update();
     return { update,
-      figure: () => figure(steps[stepOf(state, steps, prompt) - 1], themeColours(payload, state)) };
+      figure: () => figure(steps[stepOf(state, steps, prompt) - 1], themeColors(payload, state)) };
   },
 };
 

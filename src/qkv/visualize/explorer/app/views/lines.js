@@ -1,7 +1,8 @@
 // Queries and keys as two columns of tokens, with a line for each large weight.
 
-import { legend } from "../colour.js";
-import { axisNames, current, describe, exampleOf, scaleFor, scaleNote, selected, themeColours } from "../context.js";
+import { areHeads } from "../address.js";
+import { legend } from "../color.js";
+import { axisNames, current, describe, exampleOf, scaleFor, scaleNote, selected, themeColors } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headName, headStrip } from "../heads.js";
 import { pin, selection } from "../state.js";
@@ -20,6 +21,7 @@ export const lines = {
   name: "lines",
   label: "Lines",
   controls: ["layer", "special", "scale", "curve"],
+  keys: { heads: areHeads },
 
   accepts: (payload, state) => exampleOf(payload, state)?.maps.length > 0 && !exampleOf(payload, state).picture,
 
@@ -37,8 +39,8 @@ export const lines = {
     let drawn = null;
 
     const layOut = () => {
-      const { example, map, plane, scale: colours } = selected(payload, state), at = selection(state, plane);
-      const layers = layersOf(payload, state, plane, colours);
+      const { example, map, plane, scale: colors } = selected(payload, state), at = selection(state, plane);
+      const layers = layersOf(payload, state, plane, colors);
       showChoices(choices, map, layers, head => toggle(payload, state, head));
       for (const cell of heads.group.children) {
         const layer = layers.find(({ head, hue }) => hue && head === Number(cell.dataset.index) - 1);
@@ -54,7 +56,7 @@ export const lines = {
       drawn = { plane, layers, rows, columns, links: strongest(layers, rows, columns) };
       const { links } = drawn, least = links.limited ? Math.max(LEAST, links.at(-1)?.weight ?? 0) : LEAST;
       scale.replaceChildren(layers.length > 1 ? hueLegend(layers, scaleNote(state, true))
-        : legend(colours, scaleNote(state, true)), element("span",
+        : legend(colors, scaleNote(state, true)), element("span",
         `Lines for weights of at least ${least.toPrecision(2)}; their opacity and width grow with the weight.`,
           { className: "note" }));
     };
@@ -92,7 +94,7 @@ export const lines = {
     observer.observe(stage);
     update(new Set(["view"]));
     return { update, destroy: () => observer.disconnect(),
-      figure: () => figure(drawn, state, themeColours(payload, state)) };
+      figure: () => figure(drawn, state, themeColors(payload, state)) };
   },
 };
 
@@ -111,18 +113,18 @@ function toggle(payload, state, head) {
   state.set(after.length > 1 ? { heads: after.join(" ") } : { heads: "", head: after[0] ?? "average" });
 }
 
-/** What is drawn: { head, plane, colours, hue } of the selected head, or of each of several heads. */
-function layersOf(payload, state, plane, colours) {
+/** What is drawn: { head, plane, colors, hue } of the selected head, or of each of several heads. */
+function layersOf(payload, state, plane, colors) {
   const heads = overlaid(payload, state), { example, map, head } = current(payload, state);
-  if (heads.length < 2) return [{ head, plane, colours, hue: "" }];
+  if (heads.length < 2) return [{ head, plane, colors, hue: "" }];
   return heads.map(each => ({ head: each, plane: planeOf(example, map, each, state.special),
-    colours: scaleFor(payload, state, map, each), hue: HUES[each % HUES.length] }));
+    colors: scaleFor(payload, state, map, each), hue: HUES[each % HUES.length] }));
 }
 
 const swatch = hue => {
-  const made = element("span", "", { className: "swatch", ariaHidden: "true" });
-  made.style.cssText = `display: inline-block; background: ${hue};`;
-  return made;
+  const box = element("span", "", { className: "swatch", ariaHidden: "true" });
+  box.style.cssText = `display: inline-block; background: ${hue};`;
+  return box;
 };
 
 /** Checkboxes of the heads to overlay. */
@@ -141,7 +143,7 @@ function showChoices(box, map, layers, change) {
 
 /** A legend of hues: one per head. */
 function hueLegend(layers, note) {
-  const { peak } = layers.reduce((a, b) => a.colours.peak >= b.colours.peak ? a : b).colours;
+  const { peak } = layers.reduce((a, b) => a.colors.peak >= b.colors.peak ? a : b).colors;
   return element("div", "", { className: "legend hues" }, ...layers.map(({ head, hue }) =>
     element("span", "", { className: "hue" }, swatch(hue), headName(head))),
   element("span", `opaque at a weight of ${peak.toFixed(2)}; ${note}`, { className: "note" }));
@@ -156,22 +158,22 @@ function around(indices, chosen) {
 
 /** The links { row, column, weight, layer } of the largest weights, largest first. */
 function strongest(layers, rows, columns) {
-  const found = [];
+  const candidates = [];
   for (const layer of layers)
     for (const row of rows)
       for (const column of columns) {
         const weight = drawnWeight(layer.plane, row, column);
-        if (weight >= LEAST) found.push({ row, column, weight, layer });
+        if (weight >= LEAST) candidates.push({ row, column, weight, layer });
       }
-  found.sort((a, b) => b.weight - a.weight);
-  const links = found.slice(0, MOST_LINES);
-  links.limited = found.length > MOST_LINES;
+  candidates.sort((a, b) => b.weight - a.weight);
+  const links = candidates.slice(0, MOST_LINES);
+  links.limited = candidates.length > MOST_LINES;
   return links;
 }
 
-function shape({ row, column, weight, layer: { colours } }, { rows, columns }, width, pointed) {
+function shape({ row, column, weight, layer: { colors } }, { rows, columns }, width, pointed) {
   const y = [rows.indexOf(row), columns.indexOf(column)].map(index => (index + 0.5) * ROW),
-    strength = (weight / colours.peak) ** colours.power;
+    strength = (weight / colors.peak) ** colors.power;
   const lit = !pointed
     || ((pointed.row === null || pointed.row === row) && (pointed.column === null || pointed.column === column));
   return {
@@ -206,8 +208,8 @@ function column(stage, side, state) {
     /** Shade the tokens by their weight in each layer: in the colors of the scale, or as stripes of several hues. */
     shade(weightsOf, layers) {
       for (const cell of group.children) {
-        const weights = weightsOf ? weightsOf(Number(cell.dataset.index)) : [0], [{ colours, hue }] = layers;
-        const { css, text } = colours.colour(weights[0]), striped = Boolean(hue);
+        const weights = weightsOf ? weightsOf(Number(cell.dataset.index)) : [0], [{ colors, hue }] = layers;
+        const { css, text } = colors.color(weights[0]), striped = Boolean(hue);
         Object.assign(cell.style, { background: !weightsOf ? "" : striped ? stripes(weights, layers) : css,
           color: weightsOf && !striped ? text : "" });
       }
@@ -223,8 +225,8 @@ function column(stage, side, state) {
 /** A background of one stripe per head, whose opacity is the weight as a share of the scale, at most 0.6. */
 function stripes(weights, layers) {
   const part = 100 / layers.length;
-  return `linear-gradient(90deg, ${layers.map(({ hue, colours }, i) => {
-    const share = Math.round(60 * Math.min(1, weights[i] / colours.peak) ** colours.power);
+  return `linear-gradient(90deg, ${layers.map(({ hue, colors }, i) => {
+    const share = Math.round(60 * Math.min(1, weights[i] / colors.peak) ** colors.power);
     return `color-mix(in srgb, ${hue} ${share}%, transparent) ${i * part}% ${(i + 1) * part}%`;
   })})`;
 }
@@ -232,8 +234,8 @@ function stripes(weights, layers) {
 function figure({ plane, layers, rows, columns, links }, state, { ink, ramp }) {
   const named = layers.length > 1, left = 170, width = 2 * left + GAP, top = named ? 32 : 8,
     stroke = ramp[ramp.length - 3];
-  const label = (index, tokens, x, anchor, place) =>
-    ({ type: "text", x, y: top + (place + 0.5) * ROW, text: clipped(visible(tokens[index]), 24), size: 13, anchor,
+  const label = (index, tokens, x, anchor, i) =>
+    ({ type: "text", x, y: top + (i + 0.5) * ROW, text: clipped(visible(tokens[index]), 24), size: 13, anchor,
       fill: ink });
   const pointed = state.row !== null || state.column !== null ? state : null;
   const paths = links.map(link => {

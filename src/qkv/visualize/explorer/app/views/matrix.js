@@ -1,8 +1,8 @@
 // Tokens shaded by weight, and the heat map of one head or of the average.
 
 import { tokenChips } from "../chips.js";
-import { legend } from "../colour.js";
-import { axisNames, describe, exampleOf, scaleNote, selected, themeColours } from "../context.js";
+import { legend } from "../color.js";
+import { axisNames, describe, exampleOf, scaleNote, selected, themeColors } from "../context.js";
 import { element } from "../dom.js";
 import { heatMap, heatMapFigure } from "../heatmap.js";
 import { headStrip } from "../heads.js";
@@ -40,20 +40,20 @@ export const matrix = {
     drawing.append(scale);
 
     const drawAll = () => {
-      const { example, map: layer, plane, scale: colours } = selected(payload, state);
+      const { example, map: layer, plane, scale: colors } = selected(payload, state);
       const [rowName, columnName] = axisNames(example, layer);
       split.classList.toggle("beside", plane.rows.length + plane.columns.length > MANY);
       rows.fill(rowName, plane.rowTokens, plane.rows, plane.key);
       columns.fill(columnName, plane.columnTokens, plane.columns, plane.key);
-      map.show(plane, colours);
-      scale.replaceChildren(legend(colours, scaleNote(state, true), Boolean(plane.masked)),
+      map.show(plane, colors);
+      scale.replaceChildren(legend(colors, scaleNote(state, true), Boolean(plane.masked)),
         element("span", "Drag to move, Ctrl + wheel or + and − to zoom, click to pin.", { className: "note" }));
     };
     const drawSelection = () => {
-      const { plane, scale: colours } = selected(payload, state);
+      const { plane, scale: colors } = selected(payload, state);
       const at = selection(state, plane), { row, column } = at, { nodes, strongest } = describe(plane, at);
-      columns.shade(row === null ? null : index => drawnWeight(plane, row, index), colours);
-      rows.shade(column === null ? null : index => drawnWeight(plane, index, column), colours);
+      columns.shade(row === null ? null : index => drawnWeight(plane, row, index), colors);
+      rows.shade(column === null ? null : index => drawnWeight(plane, index, column), colors);
       // Scroll to the largest weights, and to pinned tokens, but not in the group under the pointer.
       const still = state.pointed === null, [best = 0] = strongest;
       rows.select(row, row !== null && state.row === row, still || column !== null ? row ?? best : null);
@@ -81,5 +81,5 @@ export const matrix = {
 
 function figure(payload, state) {
   const { plane, scale } = selected(payload, state);
-  return heatMapFigure(plane, scale, themeColours(payload, state));
+  return heatMapFigure(plane, scale, themeColors(payload, state));
 }

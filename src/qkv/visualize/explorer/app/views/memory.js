@@ -1,7 +1,8 @@
 // The memory of a neural Turing machine over time: input, output, and the addressing weights of each head.
 
-import { colourScale, legend, STEPS } from "../colour.js";
-import { describe, exampleOf, scaleFor, scaleNote, themeColours } from "../context.js";
+import { oneOf } from "../address.js";
+import { colorScale, legend, STEPS } from "../color.js";
+import { describe, exampleOf, scaleFor, scaleNote, themeColors } from "../context.js";
 import { element, quotation, select } from "../dom.js";
 import { matrixOf } from "../operands.js";
 import { pin } from "../state.js";
@@ -22,6 +23,7 @@ export const memory = {
   label: "Memory",
   controls: ["scale", "curve"],
   standalone: true,
+  keys: { locations: oneOf("all") },
 
   accepts: (payload, state) => Boolean(exampleOf(payload, state)?.memory),
 
@@ -44,7 +46,7 @@ export const memory = {
     const draw = () => {
       const heads = headsOf(example), all = state.locations === "all";
       const locations = all ? [...example.texts[example.maps[0].columns].keys()] : trace.locations;
-      panels = [...bitPanels(trace, themeColours(payload, state)),
+      panels = [...bitPanels(trace, themeColors(payload, state)),
         ...heads.map(each => weightPanel(each, locations, scaleFor(payload, state, each.map, each.head)))];
       const [steps] = trace.inputs.shape;
       map.show(panels, { name: "Step", from: 0, to: steps, unit: 1, first: 1, widest: WIDEST });
@@ -93,7 +95,7 @@ function weightPanel({ plane, name, verbs }, locations, scale) {
 
 /** The panels of input and output bits. */
 function bitPanels({ inputs, outputs, targets, answer }, { ramp }) {
-  const [input, output, target] = [inputs, outputs, targets].map(matrixOf), scale = colourScale(ramp, 1, "linear");
+  const [input, output, target] = [inputs, outputs, targets].map(matrixOf), scale = colorScale(ramp, 1, "linear");
   const bits = input.columns - MARKERS, wrong = [];
   const named = (row, count) => row < count ? `bit ${row + 1}` : `marker ${row - count + 1}`;
   for (let step = answer; step < output.rows; step++)

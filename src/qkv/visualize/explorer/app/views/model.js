@@ -1,7 +1,8 @@
 // All layers and heads as thumbnails: a grid of layers and heads, or sorted by a statistic.
 
-import { colourScale, legend } from "../colour.js";
-import { exampleOf, scaleFor, scaleNote, themeColours } from "../context.js";
+import { oneOf } from "../address.js";
+import { colorScale, legend } from "../color.js";
+import { exampleOf, scaleFor, scaleNote, themeColors } from "../context.js";
 import { element, listbox, mark, option, select } from "../dom.js";
 import { thumbnailCanvas } from "../heads.js";
 import { clipped, LONGEST_TOKEN } from "../text.js";
@@ -17,7 +18,9 @@ const STATISTICS = {
 export const model = {
   name: "model",
   label: "All heads",
+  aliases: ["heads"],
   controls: ["special", "scale", "curve"],
+  keys: { sort: oneOf(...Object.keys(STATISTICS)), order: oneOf("descending") },
 
   accepts: (payload, state) => (exampleOf(payload, state)?.maps ?? []).reduce((sum, map) => sum + map.heads, 0) > 1,
 
@@ -44,14 +47,14 @@ export const model = {
       show(grid, payload, state, sort, descending);
       const { maps } = exampleOf(payload, state), [first] = maps, masked = maps.some(map => map.mask !== null);
       scale.replaceChildren(state.scale === "own"
-        ? legend(colourScale(themeColours(payload, state).ramp, 1, scaleFor(payload, state, first, 0).curve),
+        ? legend(colorScale(themeColors(payload, state).ramp, 1, scaleFor(payload, state, first, 0).curve),
           "as a share of the largest weight of each head", masked)
         : legend(scaleFor(payload, state, first, 0), scaleNote(state, true), masked),
       element("span", "Each pixel is the maximum over the tokens it covers. Choose a head to see its matrix.",
         { className: "note" }));
     };
     update(new Set());
-    return { update, tools, figure: () => figure(grid, themeColours(payload, state)) };
+    return { update, tools, figure: () => figure(grid, themeColors(payload, state)) };
   },
 };
 
@@ -85,15 +88,15 @@ function show(grid, payload, state, sort, descending) {
   const statistic = index => sort ? all[index].map.statistics[sort][all[index].head] ?? Infinity : 0;
   if (sort) order.sort((a, b) => (descending ? -1 : 1) * (statistic(a) - statistic(b)));
   const cell = index => {
-    const { map, head, label } = all[index], made = option(index, thumbnailCanvas(payload, state, map, head));
+    const { map, head, label } = all[index], box = option(index, thumbnailCanvas(payload, state, map, head));
     const value = sort && map.statistics[sort][head],
       text = sort ? value === null ? "–" : value.toFixed(STATISTICS[sort][2]) : "";
-    if (sort) made.append(element("span", label), element("span", text, { className: "value" }));
-    made.ariaLabel = [label,
+    if (sort) box.append(element("span", label), element("span", text, { className: "value" }));
+    box.ariaLabel = [label,
       ...Object.entries(STATISTICS).map(([name, [, , decimals]]) =>
         `${name} ${map.statistics[name][head]?.toFixed(decimals) ?? "undefined"}`)].join(", ");
-    made.title = made.ariaLabel;
-    return made;
+    box.title = box.ariaLabel;
+    return box;
   };
   if (sort) grid.replaceChildren(element("div", "", { className: "heads" }, ...order.map(cell)));
   else grid.replaceChildren(element("div", "", { className: "layer-groups" },

@@ -1,5 +1,6 @@
 // The attention operator with the numbers of a real head, step by step: query, keys, scores, mask, weights, sum.
 
+import { isInteger } from "../address.js";
 import { current, exampleOf } from "../context.js";
 import { button, element, select } from "../dom.js";
 import { decimal, operandsOf, STAGES } from "../operands.js";
@@ -12,6 +13,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 export const operator = {
   name: "operator",
   label: "Operator",
+  keys: { stage: isInteger },
 
   accepts: (payload, state) => headsOf(exampleOf(payload, state)).length > 0,
 
@@ -54,10 +56,10 @@ export const operator = {
           { id: "stage-next", disabled: step === STAGES.length, ariaLabel: "Next step" }),
         button(timer ? "Pause" : "Play", play, { id: "stage-play", hidden: still.matches }),
         ...STAGES.map(([name], i) => {
-          const made = button(`${i + 1} ${name}`, () => go(i + 1), { className: i < step ? "done" : "" });
-          made.dataset.stage = String(i + 1);
-          if (i + 1 === step) made.setAttribute("aria-current", "step");
-          return made;
+          const stageButton = button(`${i + 1} ${name}`, () => go(i + 1), { className: i < step ? "done" : "" });
+          stageButton.dataset.stage = String(i + 1);
+          if (i + 1 === step) stageButton.setAttribute("aria-current", "step");
+          return stageButton;
         }));
       if (focused) container.querySelector(`#${CSS.escape(focused)}, [data-stage="${CSS.escape(focused)}"]`)?.focus();
       const [, explanation, sentence] = STAGES[step - 1];
@@ -120,12 +122,12 @@ function peaksOf({ operands, shown }) {
 /** Draw the table of a step; `enter` animates what the step adds. */
 function drawTable(table, { operands, columns, rows, query, key, shown }, peaks, step, enter, choose) {
   const cell = (stage, name, child, i = 0) => {
-    const made = element("span", "", { className: `cell ${name}` }, step >= stage && child !== null ? child : "");
+    const span = element("span", "", { className: `cell ${name}` }, step >= stage && child !== null ? child : "");
     if (enter && step === stage) {
-      made.classList.add("enter");
-      made.style.animationDelay = `${Math.min(40 * i, 600)}ms`;
+      span.classList.add("enter");
+      span.style.animationDelay = `${Math.min(40 * i, 600)}ms`;
     }
-    return made;
+    return span;
   };
   const titles = [["Token", 1], ["Key", 2], ["Score", 3], ["Weight", 5], ["Value", 6]];
   const head = element("div", "", { className: "operand-row head" },
@@ -137,15 +139,15 @@ function drawTable(table, { operands, columns, rows, query, key, shown }, peaks,
     const track = element("span", "", { className: "track" }, element("span", "", { className: "fill" }));
     track.firstChild.style.width = `${100 * weight}%`;
     const value = strip(operands.v(j), peaks.value);
-    const made = line(`key${j === key ? " chosen" : ""}${step >= 4 && !visibleKey ? " masked" : ""}`,
+    const keyRow = line(`key${j === key ? " chosen" : ""}${step >= 4 && !visibleKey ? " masked" : ""}`,
       element("span", "", { className: "cell token", dir: "auto" }, ...spelled(columns[j])),
       cell(2, "vector", strip(operands.k(j), peaks.key), i), cell(3, "score", score, i),
       cell(5, "weight", element("span", "", { className: "share" },
         step >= 4 && !visibleKey ? "masked" : decimal(weight), track), i),
       cell(6, "vector", value, i));
-    made.dataset.key = String(j);
-    made.addEventListener("click", () => choose(j));
-    return made;
+    keyRow.dataset.key = String(j);
+    keyRow.addEventListener("click", () => choose(j));
+    return keyRow;
   });
   const rowsShown = shown.flatMap((j, i) => [...hiddenKeys(operands, i ? shown[i - 1] + 1 : 0, j, step), lines[i]]);
   rowsShown.push(...hiddenKeys(operands, shown.at(-1) + 1, operands.keys, step));
@@ -158,7 +160,7 @@ function drawTable(table, { operands, columns, rows, query, key, shown }, peaks,
       cell(6, "vector", strip(operands.output, peaks.value), lines.length)));
 }
 
-/** A row in the place of the keys from `first` to `last`, which are not shown; none if there are no such keys. */
+/** A row instead of the keys from `first` to `last`, which are not shown; none if there are no such keys. */
 function hiddenKeys(operands, first, last, step) {
   const count = last - first;
   if (!count) return [];

@@ -1,8 +1,8 @@
 // An image, and the attention of a vision Transformer over its patches.
 // Rows are the class token, the patches and their mean; columns are the class token and the patches.
 
-import { legend } from "../colour.js";
-import { describe, exampleOf, selected, themeColours } from "../context.js";
+import { legend } from "../color.js";
+import { describe, exampleOf, selected, themeColors } from "../context.js";
 import { element, listbox, mark, option } from "../dom.js";
 import { headStrip } from "../heads.js";
 import { drawImage, drawOverlay, frame, imageFigure, listenPatches, roomFor, scaleToFit } from "../image.js";
@@ -13,6 +13,7 @@ import { drawnWeight, planeOf } from "../weights.js";
 export const picture = {
   name: "picture",
   label: "Image",
+  aliases: ["image"],
   controls: ["layer", "scale", "curve"],
 
   accepts: (payload, state) => exampleOf(payload, state)?.picture?.kind === "patches"
@@ -47,7 +48,7 @@ export const picture = {
 
     const update = () => {
       const { plane, map, head } = selected(payload, state), row = rowOf(),
-        colours = imageScale(payload, state, map, head);
+        colors = imageScale(payload, state, map, head);
       heads.update();
       mark(readers, row);
       const size = scaleToFit(example.picture, roomFor(container)), wide = example.picture.width * size / across,
@@ -57,18 +58,18 @@ export const picture = {
           frame(context, (row - 1) % across * wide, Math.floor((row - 1) / across) * high, wide, high);
       };
       drawImage(original, example.picture, size, { over: query });
-      drawImage(patches, example.picture, size, { grey: true, over: context => {
-        drawOverlay(context, example.picture, size, i => drawnWeight(plane, row, i + 1), colours);
+      drawImage(patches, example.picture, size, { gray: true, over: context => {
+        drawOverlay(context, example.picture, size, i => drawnWeight(plane, row, i + 1), colors);
         query(context);
       } });
       readout.replaceChildren(...describe(plane, { row, column: null }, PATCHES).nodes);
-      scale.replaceChildren(legend(colours, imageNote(state)));
+      scale.replaceChildren(legend(colors, imageNote(state)));
     };
     const observer = new ResizeObserver(() => update());
     observer.observe(container);
     update();
     return { update, destroy: () => observer.disconnect(), figure: () => imageFigure([original, patches],
-      ["Image", "Attention"], themeColours(payload, state)) };
+      ["Image", "Attention"], themeColors(payload, state)) };
   },
 };
 

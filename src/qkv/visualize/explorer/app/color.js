@@ -1,4 +1,4 @@
-// One sequential colour map for tokens, heat maps and thumbnails, and its legend.
+// One sequential color map for tokens, heat maps and thumbnails, and its legend.
 
 import { element } from "./dom.js";
 
@@ -6,7 +6,7 @@ export const STEPS = 65535; // weights are counted in steps of 1 / 65535
 
 const TABLES = new Map();
 
-/** The 256 colours of a ramp of hexadecimal colours: { packed, css, text }. */
+/** The 256 colors of a ramp of hexadecimal colors: { packed, css, text }. */
 function table(ramp) {
   const key = ramp.join();
   if (!TABLES.has(key)) {
@@ -27,23 +27,23 @@ function luminance(rgb) {
 }
 
 /**
- * A colour scale from 0 to `peak`: `colour(weight)` is { packed, css, text }; `lut()` maps steps to packed colours.
- * With the curve "root", colours are proportional to the square root of the weight.
+ * A color scale from 0 to `peak`: `color(weight)` is { packed, css, text }; `lut()` maps steps to packed colors.
+ * With the curve "root", colors are proportional to the square root of the weight.
  */
-export function colourScale(ramp, peak, curve) {
-  const colours = table(ramp), power = curve === "root" ? 0.5 : 1, top = peak || 1;
-  const colour = weight => colours[Math.round(255 * Math.min(1, Math.max(0, weight / top)) ** power)];
+export function colorScale(ramp, peak, curve) {
+  const colors = table(ramp), power = curve === "root" ? 0.5 : 1, top = peak || 1;
+  const color = weight => colors[Math.round(255 * Math.min(1, Math.max(0, weight / top)) ** power)];
   let packed = null;
-  const lut = () => packed ??= Uint32Array.from({ length: STEPS + 1 }, (_, step) => colour(step / STEPS).packed);
+  const lut = () => packed ??= Uint32Array.from({ length: STEPS + 1 }, (_, step) => color(step / STEPS).packed);
   const key = `${ramp[0]} ${top} ${power}`;
-  return { colour, lut, low: 0, peak: top, power, curve, key, name: "Weight" };
+  return { color, lut, low: 0, peak: top, power, curve, key, name: "Weight" };
 }
 
-/** A colour scale of scores: from -peak, in another hue, if some are negative. */
+/** A color scale of scores: from -peak, in another hue, if some are negative. */
 export function signedScale({ ramp, negative }, peak, hasNegative, curve) {
-  const [positive, opposite] = [ramp, negative].map(each => colourScale(each, peak, curve));
+  const [positive, opposite] = [ramp, negative].map(each => colorScale(each, peak, curve));
   return { ...positive, name: "Score", low: hasNegative ? -positive.peak : 0,
-    colour: score => score < 0 ? opposite.colour(-score) : positive.colour(score) };
+    color: score => score < 0 ? opposite.color(-score) : positive.color(score) };
 }
 
 /** A number of a legend. */
@@ -59,7 +59,7 @@ export function legend(scale, note, masked = false) {
   const gradient = element("span", "", { className: "gradient" });
   const from = scale.low < 0 ? -1 : 0; // positions of the legend are shares of the peak
   const valueAt = share => Math.sign(share) * scale.peak * Math.abs(share) ** (1 / scale.power);
-  const stops = Array.from({ length: 17 }, (_, i) => scale.colour(valueAt(from + (1 - from) * i / 16)).css);
+  const stops = Array.from({ length: 17 }, (_, i) => scale.color(valueAt(from + (1 - from) * i / 16)).css);
   gradient.style.background = `linear-gradient(90deg, ${stops})`;
   const ticks = element("span", "", { className: "ticks" });
   for (const at of [0, 0.25, 0.5, 0.75, 1]) ticks.append(element("span", tick(valueAt(from + (1 - from) * at))));

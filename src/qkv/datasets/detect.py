@@ -136,7 +136,7 @@ def _media_of(rows: Sequence[Sequence[str]]) -> str:
 def _pairs_or_labels(rows: Sequence[Sequence[str]]) -> str:
     """Return "labelled" if the last cells of rows have few distinct values that repeat, else "pairs".
 
-    So do labels in the first of two columns, where the reader of labelled texts reports that the columns are swapped.
+    So do labels in the first of two columns, where the reader of labeled texts reports that the columns are swapped.
     """
     last = [cells[-1].strip() for cells in rows if len(cells) > 1]
     first = [cells[0].strip() for cells in rows if len(cells) == 2]

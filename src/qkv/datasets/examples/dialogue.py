@@ -24,7 +24,7 @@ SYSTEM = "system"  # speaker of instructions, which are the topic
 SPEAKERS = frozenset({"user", "assistant", "human", "gpt", "model"})  # of exports that have other roles, such as tool
 TOOL_CALLS = ("tool_calls", "function_call")  # keys of a message that need not have a text
 MAX_ROLES = 3  # named in a note
-KEYS = (TURNS, *MESSAGES)  # by which a line is recognised as a dialogue
+KEYS = (TURNS, *MESSAGES)  # by which a line is recognized as a dialogue
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.metrics.class_metrics import calibration, class_table, confusion_matrix, proportion_interval
+from qkv.metrics.class_metrics import calibration, class_table, confusion_matrix
+from qkv.metrics.intervals import proportion_interval
 from qkv.metrics.tag_metrics import entity_f1, entity_table
 
 metrics = pytest.importorskip("sklearn.metrics", reason="needs the package scikit-learn")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.metrics.tag_metrics import are_entity_tags, entities, entity_f1, tag_accuracy
+from qkv.metrics.tag_metrics import are_entity_tags, entities, entity_f1, tag_accuracy, tag_intervals
 
 
 def test_entities_start_with_b_or_an_i_without_predecessor():
@@ -20,6 +20,21 @@ def test_f1_counts_entities_over_all_sentences():
     predictions = [["B-a", "O", "O", "B-b"], ["B-a", "B-a"]]  # precision 2 / 4, recall 2 / 3
     assert entity_f1(predictions, gold) == pytest.approx(2 * (2 / 4) * (2 / 3) / (2 / 4 + 2 / 3))
     assert tag_accuracy(predictions, gold) == pytest.approx(4 / 6)
+
+
+def test_intervals_resample_sentences():
+    """An interval of words that are wrong in one sentence in ten is wider than that of independent words."""
+    gold = [["B-a", "I-a", "O", "B-b"]] * 50
+    predictions = [["O"] * 4 if number % 10 == 0 else tags for number, tags in enumerate(gold)]
+    intervals = tag_intervals(predictions, gold)
+    for name, score in {"accuracy": tag_accuracy(predictions, gold), "f1": entity_f1(predictions, gold)}.items():
+        low, high = intervals[name]
+        assert low < score < high <= 1
+    binomial = 2 * 1.96 * (0.925 * 0.075 / 200) ** 0.5
+    assert intervals["accuracy"].high - intervals["accuracy"].low > 1.4 * binomial
+    plain = tag_intervals([["NOUN"]] * 10, [["NOUN"]] * 10)
+    assert plain == {"accuracy": (1, 1), "f1": (1, 1)}
+    assert tag_intervals(predictions[:9], gold[:9]) == {}
 
 
 tags = st.lists(st.sampled_from(["O", "B-a", "I-a", "B-b", "I-b"]), max_size=8)

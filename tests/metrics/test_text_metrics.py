@@ -10,6 +10,7 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qkv.metrics.intervals import proportion_interval
 from qkv.metrics.text_metrics import (
     bleu,
     caption_bleu,
@@ -197,7 +198,7 @@ def test_caption_scores_of_n_grams_of_every_order():
     assert scores["bleu_3"] == pytest.approx(100 * (5 / 6 * 4 / 5 * 1 / 4) ** (1 / 3))
 
 
-def test_confidence_intervals_are_those_of_sacrebleu_and_of_an_independent_bootstrap():
+def test_confidence_intervals_have_the_width_of_those_of_sacrebleu_and_the_bounds_of_an_independent_bootstrap():
     generator = np.random.default_rng(0)
     words = ["the", "cat", "sat", "on", "a", "mat", "with", "two", "dogs", "."]
     references = [" ".join(generator.choice(words, 9)) for _ in range(60)]
@@ -207,8 +208,7 @@ def test_confidence_intervals_are_those_of_sacrebleu_and_of_an_independent_boots
     intervals = confidence_intervals(texts, references)
     for name, metric in {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}.items():
         score = metric.corpus_score(texts, [references], n_bootstrap=1000)
-        assert intervals[name].low == pytest.approx(score._mean - score._ci)
-        assert intervals[name].high == pytest.approx(score._mean + score._ci)
+        assert intervals[name].high - intervals[name].low == pytest.approx(2 * score._ci, rel=0.02)
         plain = type(metric)()
         samples = []
         for _ in range(200):
@@ -222,5 +222,33 @@ def test_confidence_intervals_are_those_of_sacrebleu_and_of_an_independent_boots
         assert intervals[name].low < plain.corpus_score(texts, [references]).score < intervals[name].high
 
 
-def test_a_few_pairs_have_no_confidence_interval():
-    assert confidence_intervals(["a b"] * 9, ["a b"] * 9) == {}
+def test_confidence_intervals_of_good_translations_do_not_exceed_100():
+    references = [f"the cat number {number} sat on the mat" for number in range(40)]
+    texts = [*references[:-1], references[-1].replace("sat", "lay")]
+    for name in ("bleu", "chrf"):
+        low, high = confidence_intervals(texts, references)[name]
+        assert low < 99.9
+        assert high == pytest.approx(100)  # a third of the resamples have no error
+        assert high < 100 + 1e-9
+
+
+def test_the_interval_of_the_character_error_rate_is_that_of_an_independent_bootstrap():
+    generator = np.random.default_rng(1)
+    references = ["".join(generator.choice([*"abcd"], generator.integers(1, 30))) for _ in range(80)]
+    texts = ["".join("x" if generator.random() < 0.1 else letter for letter in text) for text in references]
+    low, high = confidence_intervals(texts, references)["cer"]
+    assert low < character_error_rate(texts, references) < high
+    samples = []
+    for _ in range(500):
+        rows = generator.integers(0, 80, 80)
+        samples.append(character_error_rate([texts[row] for row in rows], [references[row] for row in rows]))
+    expected = np.percentile(samples, [2.5, 97.5])
+    assert [low, high] == pytest.approx(expected, abs=0.2 * (high - low))
+
+
+def test_a_few_pairs_have_the_interval_of_exact_match_only():
+    pairs = ["a b", "c", "d"]
+    intervals = confidence_intervals(pairs, ["a b", "c", "e"])
+    assert list(intervals) == ["exact"]
+    assert intervals["exact"] == pytest.approx(proportion_interval(2, 3))
+    assert confidence_intervals([], []) == {}

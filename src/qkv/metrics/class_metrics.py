@@ -1,13 +1,11 @@
 """Metrics of classifiers by class: precision, recall and F1, confusion matrix, calibration."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 BINS = 10  # of the confidence, from 0 to 1
-Z_95 = 1.959964  # 97.5 % quantile of the normal distribution
 
 
 @dataclass(frozen=True)
@@ -164,15 +162,3 @@ def calibration(confidences: Iterable[float], correct: Iterable[bool], bins: int
 
 def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
-
-
-def proportion_interval(count: int, total: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a proportion of independent examples (Wilson 1927).
-
-    (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
-    """
-    share, z2 = count / total, Z_95**2
-    center = share + z2 / (2 * total)
-    half = Z_95 * math.sqrt(share * (1 - share) / total + z2 / (4 * total**2))
-    scale = 1 + z2 / total
-    return max(0.0, (center - half) / scale), min(1.0, (center + half) / scale)

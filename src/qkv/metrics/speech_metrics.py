@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from qkv.metrics.intervals import Interval, ratio_interval
 from qkv.metrics.text_metrics import edit_distance
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -11,9 +12,19 @@ PUNCTUATION = re.compile(r"[^\w\s']|_")
 
 def word_error_rate(texts: Sequence[str], references: Sequence[str]) -> float:
     """Return substituted, deleted and inserted words per reference word, over all texts (NaN without any)."""
-    errors = sum(edit_distance(text.split(), ref.split()) for text, ref in zip(texts, references, strict=True))
-    words = sum(len(reference.split()) for reference in references)
+    errors, words = map(sum, _word_errors(texts, references))
     return errors / words if words else float("nan")
+
+
+def word_error_interval(texts: Sequence[str], references: Sequence[str]) -> Interval | None:
+    """Return the 95 % confidence interval of the word error rate, from bootstrap resampling of the texts."""
+    return ratio_interval(*_word_errors(texts, references))
+
+
+def _word_errors(texts: Sequence[str], references: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Return the number of errors of each text, and of words of its reference."""
+    errors = [edit_distance(text.split(), ref.split()) for text, ref in zip(texts, references, strict=True)]
+    return errors, [len(reference.split()) for reference in references]
 
 
 def normalize_transcript(text: str) -> str:

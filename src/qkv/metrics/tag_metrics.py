@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 from qkv.metrics.class_metrics import ClassScore, ClassTable
+from qkv.metrics.intervals import Interval, ratio_interval
 
 Sentence = Sequence[str]  # the tags of its words
 PREFIXES, CONTINUING, LAST = "BIELSU", ("I", "E", "L"), ("E", "L", "S", "U")
@@ -12,20 +14,37 @@ Entity = tuple[int, int, str]  # [start, end) in words, and type
 
 def tag_accuracy(predictions: Sequence[Sentence], gold: Sequence[Sentence]) -> float:
     """Return the fraction of words with the correct tag."""
-    correct = [
-        same for tags, gold_tags in zip(predictions, gold, strict=True) for same in map(str.__eq__, tags, gold_tags)
-    ]
-    return sum(correct) / max(1, len(correct))
+    correct, words = _tag_counts(predictions, gold)
+    return sum(correct) / max(1, sum(words))
 
 
 def entity_f1(predictions: Sequence[Sentence], gold: Sequence[Sentence]) -> float:
     """Return 2 P R / (P + R) over entities; span and type must match (Tjong Kim Sang 2003)."""
-    correct = total = 0
-    for tags, gold_tags in zip(predictions, gold, strict=True):
-        predicted, expected = entities(tags), entities(gold_tags)
-        correct += len(predicted & expected)
-        total += len(predicted) + len(expected)
-    return 2 * correct / total if total else 1.0
+    correct, total = _entity_counts(predictions, gold)
+    return sum(correct) / sum(total) if any(total) else 1.0
+
+
+def tag_intervals(predictions: Sequence[Sentence], gold: Sequence[Sentence]) -> dict[str, Interval]:
+    """Return the 95 % confidence intervals of the accuracy and of F1, from bootstrap resampling of the sentences.
+
+    For tags that do not mark entities, F1 is the accuracy.
+    """
+    tags = _tag_counts(predictions, gold)
+    marked = _entity_counts(predictions, gold) if are_entity_tags([*chain.from_iterable(gold)]) else tags
+    intervals = {"accuracy": ratio_interval(*tags), "f1": ratio_interval(*marked)}
+    return {name: interval for name, interval in intervals.items() if interval is not None}
+
+
+def _tag_counts(predictions: Sequence[Sentence], gold: Sequence[Sentence]) -> tuple[list[int], list[int]]:
+    """Return the number of correct tags, and of tags, of each sentence."""
+    correct = [sum(map(str.__eq__, tags, gold_tags)) for tags, gold_tags in zip(predictions, gold, strict=True)]
+    return correct, [min(map(len, pair)) for pair in zip(predictions, gold, strict=True)]
+
+
+def _entity_counts(predictions: Sequence[Sentence], gold: Sequence[Sentence]) -> tuple[list[int], list[int]]:
+    """Return the numerator and the denominator of F1 of each sentence: 2 correct, and predicted + gold entities."""
+    pairs = [(entities(tags), entities(gold_tags)) for tags, gold_tags in zip(predictions, gold, strict=True)]
+    return [2 * len(found & expected) for found, expected in pairs], [len(x) + len(y) for x, y in pairs]
 
 
 def entity_table(predictions: Sequence[Sentence], gold: Sequence[Sentence]) -> ClassTable:

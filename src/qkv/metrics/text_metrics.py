@@ -3,23 +3,21 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from qkv.metrics.intervals import (
+    MIN_RESAMPLED,
+    RESAMPLES,
+    Interval,
+    percentile_interval,
+    proportion_interval,
+    ratio_interval,
+)
 from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
 
 MAX_NGRAM = 4  # of BLEU
 # Range of source words of each bucket, chosen so that the Multi30k test sets fill every one.
 BUCKETS = ((1, 7), (8, 9), (10, 11), (12, 13), (14, 16), (17, 20), (21, None))
-
-
-MIN_RESAMPLED, RESAMPLES = 10, 1000  # fewest pairs, and number of samples, of confidence intervals
-
-
-class Interval(NamedTuple):
-    """A confidence interval."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -106,28 +104,32 @@ def bleu(texts: Sequence[str], references: Sequence[str], *, lowercase: bool = F
 
 
 def confidence_intervals(texts: Sequence[str], references: Sequence[str]) -> dict[str, Interval]:
-    """Return the 95 % confidence intervals of BLEU and chrF: bootstrap resampling of the pairs by sacrebleu."""
+    """Return the 95 % confidence intervals of exact match (Wilson), and of CER, BLEU and chrF (bootstrap)."""
     from sacrebleu import BLEU, CHRF
 
-    if len(texts) < MIN_RESAMPLED:
+    if not texts:
         return {}
-    return {
-        name: _resampled_interval(metric, texts, references) for name, metric in (("bleu", BLEU()), ("chrf", CHRF()))
+    pairs = [*zip(texts, references, strict=True)]
+    intervals: dict[str, Interval | None] = {
+        "exact": proportion_interval(sum(text == reference for text, reference in pairs), len(pairs)),
+        "cer": ratio_interval([edit_distance(*pair) for pair in pairs], [*map(len, references)]),
     }
+    if len(pairs) >= MIN_RESAMPLED:
+        for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
+            intervals[name] = _resampled_interval(metric, texts, references)
+    return {name: interval for name, interval in intervals.items() if interval is not None}
 
 
 def _resampled_interval(metric: Any, texts: Sequence[str], references: Sequence[str]) -> Interval:
-    """Return the interval of sacrebleu: the mean of the resamples, plus and minus half the width of their middle 95 %.
+    """Return the middle 95 % of the scores of the resamples of sacrebleu.
 
-    Its own estimate fails if the scores of some resamples are 0, which have another type than the rest.
+    Its own interval, the mean plus and minus half their width, can exceed 100; it fails if the scores of some resamples
+    are 0, which have another type than the rest.
     """
     from sacrebleu.significance import _bootstrap_resample
 
     statistics = metric._extract_corpus_statistics(texts, [references])
-    scores = sorted(float(score.score) for score in _bootstrap_resample(statistics, metric, RESAMPLES)[1])
-    mean, left_out = sum(scores) / len(scores), len(scores) // 40
-    half_width = (scores[-left_out - 1] - scores[left_out]) / 2
-    return Interval(mean - half_width, mean + half_width)
+    return percentile_interval([float(x.score) for x in _bootstrap_resample(statistics, metric, RESAMPLES)[1]])
 
 
 def sentence_chrf(text: str, reference: str) -> float:

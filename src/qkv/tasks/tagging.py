@@ -10,7 +10,7 @@ from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.examples.tagged import Tagged
 from qkv.metrics import Metric
 from qkv.metrics.class_metrics import ClassTable
-from qkv.metrics.tag_metrics import are_entity_tags, entity_f1, entity_table, tag_accuracy
+from qkv.metrics.tag_metrics import are_entity_tags, entity_f1, entity_table, tag_accuracy, tag_intervals
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, Example, iter_batches
 from qkv.pipelines.inputs.tree_inputs import reads_trees, require_heads
@@ -107,11 +107,12 @@ def tag_details(
     references = [tag for sentence in sentences for tag in sentence.tags]
     sources = [_in_context(sentence.words, number) for sentence in sentences for number in range(len(sentence.words))]
     details = label_details(probabilities, names, references, sources)
-    details["intervals"] = {}  # the words of a sentence are not independent
+    gold = [sentence.tags for sentence in sentences]
+    details["intervals"] = tag_intervals(predictions, gold)  # the words of a sentence are not independent
     if not are_entity_tags(references):
         (table,) = details["classes"]
         return {**details, "classes": (ClassTable("tags", table.rows),)}
-    return {**details, "classes": (entity_table(predictions, [sentence.tags for sentence in sentences]),)}
+    return {**details, "classes": (entity_table(predictions, gold),)}
 
 
 def _in_context(words: Sequence[str], number: int) -> str:

@@ -14,7 +14,8 @@ from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig
 from qkv.metrics import Metric
-from qkv.metrics.speech_metrics import normalize_transcript, word_error_rate
+from qkv.metrics.intervals import Interval, proportion_interval
+from qkv.metrics.speech_metrics import normalize_transcript, word_error_interval, word_error_rate
 from qkv.metrics.text_metrics import exact_match
 from qkv.nn.encoders.log_mel import HOPS_PER_SECOND, LogMel, resample
 from qkv.nn.interfaces import EncoderDecoder
@@ -204,6 +205,7 @@ class TranscriptionTask(Task):
             mistakes=worst(wrong),
             mistake_score="word accuracy (1 - word error rate)",
             skipped=len(recordings) - len(fitting),
+            intervals=_intervals(texts, utterances),
         )
 
     def _recognizer(self, model: EncoderDecoder[Any, Any]) -> Recognizer:
@@ -222,9 +224,22 @@ def _all(utterances: Utterances) -> list[Utterance]:
 
 def _scores(texts: Sequence[str], utterances: Sequence[Utterance]) -> dict[str, float]:
     """Return the scores of normalized texts: without case and punctuation."""
-    texts = [normalize_transcript(text) for text in texts]
-    references = [normalize_transcript(utterance.text) for utterance in utterances]
+    texts, references = _normalize(texts, utterances)
     return {"wer": word_error_rate(texts, references), "exact": exact_match(texts, references)}
+
+
+def _intervals(texts: Sequence[str], utterances: Sequence[Utterance]) -> dict[str, Interval]:
+    """Return the 95 % confidence intervals of the scores."""
+    texts, references = _normalize(texts, utterances)
+    exact = proportion_interval(sum(map(str.__eq__, texts, references)), len(texts))
+    wer = word_error_interval(texts, references)
+    return {"exact": exact} if wer is None else {"wer": wer, "exact": exact}
+
+
+def _normalize(texts: Sequence[str], utterances: Sequence[Utterance]) -> tuple[list[str], list[str]]:
+    """Return texts and references as they are compared."""
+    references = [normalize_transcript(utterance.text) for utterance in utterances]
+    return [normalize_transcript(text) for text in texts], references
 
 
 def mask_bands(

@@ -6,7 +6,8 @@ import pytest
 
 from qkv import __version__
 from qkv.metrics.class_metrics import Calibration, CalibrationBin, ConfusionMatrix
-from qkv.tasks.base.evaluation import Evaluation, Interval, Mistake
+from qkv.metrics.intervals import Interval, WilsonInterval
+from qkv.tasks.base.evaluation import Evaluation, Mistake
 from qkv.visualize import save_page
 from qkv.visualize.pages.comparison_page import Section, save_comparison
 from qkv.visualize.pages.evaluation_page import save_evaluations
@@ -83,8 +84,10 @@ def test_long_texts_of_a_report_open_on_a_click(driver: WebDriver, tmp_path: Pat
     assert "a" * 500 in page.one("details").text
 
 
-@pytest.mark.parametrize(("metric", "method"), [("accuracy", "Wilson"), ("bleu", "bootstrap resampling")])
-def test_a_report_names_the_method_of_its_intervals(metric: str, method: str, tmp_path: Path) -> None:
-    evaluation = Evaluation(9, "texts", {metric: 0.5}, split="test", intervals={metric: Interval(0.4, 0.6)})
+@pytest.mark.parametrize(
+    ("interval", "method"), [(WilsonInterval(0.4, 0.6), "Wilson"), (Interval(0.4, 0.6), "bootstrap resampling")]
+)
+def test_a_report_names_the_method_of_its_intervals(interval: Interval, method: str, tmp_path: Path) -> None:
+    evaluation = Evaluation(9, "texts", {"exact": 0.5}, split="test", intervals={"exact": interval})
     page = save_evaluations([evaluation], tmp_path / "report.html", "run").read_text(encoding="utf-8")
     assert f"95 % confidence interval ({method})" in page

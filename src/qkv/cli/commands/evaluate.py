@@ -41,7 +41,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model on its test set or on your files.
 
-    Reports the metrics of the task, with confidence intervals of BLEU, chrF (sacrebleu) and accuracies;
+    Reports the metrics of the task, with confidence intervals of BLEU, chrF (sacrebleu), error rates and accuracies;
     precision, recall and F1 of each class, the confusion matrix and the calibration for classifiers and taggers; and
     the worst examples. Results on a whole split are appended to RUN/results.jsonl for `qkv compare`.
     """

@@ -15,9 +15,9 @@ from qkv.metrics.class_metrics import (
     calibration,
     class_table,
     confusion_matrix,
-    proportion_interval,
 )
-from qkv.metrics.text_metrics import Bucket, Interval
+from qkv.metrics.intervals import Interval, proportion_interval
+from qkv.metrics.text_metrics import Bucket
 from qkv.runtime.notebook import Drawable
 from qkv.runtime.text import printable
 from qkv.types import Float, Tensor
@@ -61,6 +61,11 @@ class Evaluation(Drawable):
     def metric(self, name: str) -> Metric:
         """Return the name and the format of a score."""
         return self.metrics.get(name, Metric(name))
+
+    @property
+    def interval_methods(self) -> list[str]:
+        """Names of the methods of the intervals of the reported scores."""
+        return sorted({interval.method for name, interval in self.intervals.items() if name in self.reported_scores})
 
     @property
     def reported_scores(self) -> list[str]:
@@ -147,7 +152,7 @@ def label_details(
     rows = zip(sources, predictions, references, of_reference, strict=True)
     correct = [prediction == reference for prediction, reference in zip(predictions, references, strict=True)]
     return {
-        "intervals": {"accuracy": Interval(*proportion_interval(sum(correct), len(correct)))} if correct else {},
+        "intervals": {"accuracy": proportion_interval(sum(correct), len(correct))} if correct else {},
         "classes": (class_table("classes", predictions, references),),
         "confusion": confusion_matrix(predictions, references),
         "calibration": calibration(confidences.tolist(), correct),

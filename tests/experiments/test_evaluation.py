@@ -10,6 +10,7 @@ import qkv
 from qkv.cli.main import app
 from qkv.errors import InputError
 from qkv.experiments.results import read_records
+from qkv.tasks.base.evaluation import Evaluation
 from qkv.training.run import Run
 
 metrics = pytest.importorskip("sklearn.metrics", reason="needs the package scikit-learn")
@@ -103,6 +104,14 @@ def test_a_split_gives_one_evaluation_and_a_list_a_list(translator: Run):
     html = both[1]._repr_html_()
     assert "<script" not in html
     assert "95 %" in html
+
+
+def test_notebooks_and_the_terminal_show_the_reported_metrics_and_dicts_all():
+    evaluation = Evaluation(9, "pairs", {"bleu": 30.0, "chrf": 40.0}, reported=("chrf",))
+    for shown in (str(evaluation), evaluation._repr_html_(), repr(evaluation)):
+        assert "chrf" in shown
+        assert "bleu" not in shown
+    assert evaluation.to_dict()["bleu"] == 30
 
 
 def test_models_and_networks_are_evaluated_on_own_files(classifier: Run, translator: Run, tmp_path: Path):

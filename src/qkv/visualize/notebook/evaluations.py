@@ -24,15 +24,14 @@ def evaluation_html(evaluation: Evaluation, max_mistakes: int) -> str:
     where = f" of {evaluation.split}" if evaluation.split else ""
     rows = [
         (evaluation.metric(name).name, evaluation.shown(name), evaluation.signatures.get(name, ""))
-        for name in evaluation.scores
+        for name in evaluation.reported_scores
     ]
     parts = [
         paragraph(f"{evaluation.size:,} {text(evaluation.unit + where)}"),
         table(["metric", "value", ""], rows, (0, 2)),
     ]
-    if evaluation.intervals:
-        methods = {"Wilson" if name == "accuracy" else "bootstrap resampling" for name in evaluation.intervals}
-        note = f"In brackets: 95 % confidence interval ({', '.join(sorted(methods))})"
+    if methods := evaluation.interval_methods:
+        note = f"In brackets: 95 % confidence interval ({', '.join(methods)})"
         parts.append(paragraph(note, quiet=True))
     parts += [class_html(classes) for classes in evaluation.classes if classes.rows]
     if evaluation.confusion is not None and len(evaluation.confusion.labels) > 1:

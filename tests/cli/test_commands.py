@@ -61,22 +61,23 @@ def test_commands_and_options() -> None:
             "--output", "--page", "--split", "--strict",
         ],
         "explain": [
-            "--against", "--device", "--document", "--faithfulness", "--input", "--json", "--layers", "--limit",
-            "--method", "--output", "--page", "--seed", "--split", "--steps", "--target", "--top", "--unit",
+            "--against", "--column", "--device", "--document", "--faithfulness", "--input", "--json", "--layers",
+            "--limit", "--method", "--output", "--page", "--seed", "--split", "--steps", "--target", "--top", "--unit",
         ],
         "compare": [
             "--by-length", "--data-dir", "--device", "--force", "--json", "--metric", "--output", "--ray",
             "--ray-address", "--seeds", "--set", "--split", "--vary", "--workers",
         ],
         "translate": [
-            "--align", "--align-level", "--alignment-threshold", "--batch-size", "--coverage-penalty", "--device",
+            "--align", "--align-level", "--alignment-threshold", "--batch-size", "--column", "--coverage-penalty",
+            "--device",
             "--do-sample", "--dtype", "--exact", "--input", "--json", "--length-penalty", "--mark-copied",
             "--max-new-tokens", "--min-new-tokens", "--num-beams", "--num-return-sequences", "--output", "--overwrite",
             "--page", "--prefix", "--ray", "--ray-address", "--resume", "--seed", "--strict", "--target",
             "--temperature", "--top-k", "--top-p", "--verbose", "--workers", "-v",
         ],
         "generate": [
-            "--assistant-model", "--batch-size", "--device", "--document", "--dtype", "--input", "--json",
+            "--assistant-model", "--batch-size", "--column", "--device", "--document", "--dtype", "--input", "--json",
             "--max-new-tokens", "--num-return-sequences", "--output", "--overwrite", "--prompt-lookup", "--ray",
             "--ray-address", "--resume", "--seed", "--temperature", "--top-k", "--top-p", "--verbose", "--wav",
             "--workers", "-v",
@@ -85,10 +86,12 @@ def test_commands_and_options() -> None:
             "--attention", "--device", "--dtype", "--history-tokens", "--history-turns", "--input", "--json",
             "--max-new-tokens", "--output", "--page", "--seed", "--temperature", "--top-k", "--top-p",
         ],
-        "classify": ["--batch-size", "--device", "--document", "--input", "--json", "--output", "--strict", "--top-k"],
-        "tag": ["--batch-size", "--device", "--input", "--json", "--output", "--strict"],
+        "classify": [
+            "--batch-size", "--column", "--device", "--document", "--input", "--json", "--output", "--strict", "--top-k",
+        ],
+        "tag": ["--batch-size", "--column", "--device", "--input", "--json", "--output", "--strict"],
         "parse": [
-            "--batch-size", "--device", "--draw", "--input", "--json", "--length-penalty", "--num-beams",
+            "--batch-size", "--column", "--device", "--draw", "--input", "--json", "--length-penalty", "--num-beams",
             "--num-return-sequences", "--output", "--page", "--strict", "--tokenized",
         ],
         "answer": [
@@ -103,19 +106,22 @@ def test_commands_and_options() -> None:
             "--batch-size", "--device", "--input", "--json", "--length-penalty", "--max-new-tokens", "--num-beams",
             "--output", "--stream",
         ],
-        "fill": ["--batch-size", "--device", "--input", "--json", "--output", "--strict", "--top-k"],
-        "embed": ["--batch-size", "--device", "--input", "--json", "--normalize", "--output", "--pooling", "--strict"],
+        "fill": ["--batch-size", "--column", "--device", "--input", "--json", "--output", "--strict", "--top-k"],
+        "embed": [
+            "--batch-size", "--column", "--device", "--input", "--json", "--normalize", "--output", "--pooling",
+            "--strict",
+        ],
         "convert": ["--dtype", "--json", "--to"],
         "view": [
-            "--compare", "--count", "--device", "--document", "--full", "--head", "--input", "--json", "--layer",
-            "--max-new-tokens", "--num-beams", "--open", "--page", "--png",
+            "--column", "--compare", "--count", "--device", "--document", "--full", "--head", "--input", "--json",
+            "--layer", "--max-new-tokens", "--num-beams", "--open", "--page", "--png",
         ],
         "recipes": ["--json"],
         "recipes show": ["--json", "--set"],
         "models": ["--json"],
         "models show": ["--json"],
         "models download": ["--from", "--json"],
-        "models package": ["--dtype", "--json", "--max-size", "--note", "--num-beams"],
+        "models package": ["--dtype", "--example", "--json", "--max-size", "--note", "--num-beams"],
         "serve": [
             "--access-log", "--api-keys", "--batch-all", "--device", "--dtype", "--host", "--max-batch", "--max-body",
             "--max-inputs", "--max-queue", "--max-tokens", "--port", "--timeout",
@@ -433,6 +439,23 @@ def test_data_show_prints_pairs_of_a_dataset_or_of_files(qkv: Command, tmp_path:
     assert "target" in qkv("data", "show", "dates", tmp_path / "t.txt").error
     assert "did you mean dates?" in qkv("data", "show", "dtaes").error
     assert "did you mean test?" in qkv("data", "show", "dates", "--split", "tset").error
+    for split in ("test", "nonsense"):
+        assert "no splits" in qkv("data", "show", source, target, "--split", split).error
+
+
+def test_data_show_prints_a_split_of_a_folder(qkv: Command, tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.tsv").write_text(f"5 may\t{split}\n6 may\t{split}\n")
+    for options, split in (((), "train"), (("--split", "train"), "train"), (("--split", "valid"), "dev")):
+        assert qkv("data", "show", tmp_path, *options).out == f"5 may\t{split}\n6 may\t{split}\n"
+    assert "has no split test" in qkv("data", "show", tmp_path, "--split", "test").error
+
+
+@pytest.mark.parametrize("command", ["translate dates x --page", "view dates x --png", "claims figure --png"])
+def test_pages_and_figures_must_have_the_suffix_of_their_format(command: str, qkv: Command, tmp_path: Path) -> None:
+    suffix = ".html" if command.endswith("page") else ".png"
+    assert suffix in qkv(*command.split(), tmp_path / "x.txt").error
+    assert not (tmp_path / "x.txt").exists()
 
 
 def test_demo_trains_evaluates_and_is_reused(

@@ -238,3 +238,19 @@ def test_the_shell_completes_recipes_keys_runs_and_datasets(tmp_path: Path) -> N
     assert complete("qkv train dates-gru --set train.lr=") == []
     assert complete("qkv train no-such-recipe --set model.") == []
     assert complete("qkv data show multi") == ["multi30k", "multi30k_multilingual"]
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        ("qkv train --resume tato", []),  # a pretrained model cannot be resumed
+        ("qkv view dates --compare tato", ["tatoeba-en-de"]),
+        ("qkv translate dates --device c", ["cpu", "cuda"]),
+        ("qkv evaluate dates --split ", ["train", "valid", "test", "all-tests"]),
+        ("qkv data show dates --split te", ["test"]),
+        ("qkv data show mine.csv --kind pa", ["pairs"]),
+        ("qkv explain sentiment --method roll", ["rollout"]),
+    ],
+)
+def test_the_shell_completes_values_of_options(words: str, completions: list[str], tmp_path: Path) -> None:
+    assert complete(words, tmp_path) == completions

@@ -212,3 +212,37 @@ def test_translate_rejects_a_text_encoder(qkv, folders):
 
 def test_strict_makes_empty_lines_errors(qkv, folders, file):
     assert "input 2 is empty" in qkv("tag", folders["tag"], "--input", file, "--strict").error
+
+
+REVIEWS = [{"id": 1, "feedback": "a fine film", "stars": 5}, {"id": 2, "feedback": "dull, and too long", "stars": 1}]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json"])
+def test_the_texts_of_a_table_are_those_of_one_column(suffix, qkv, tmp_path):
+    file = tmp_path / f"reviews{suffix}"
+    rows = [list(REVIEWS[0]), *(list(map(str, row.values())) for row in REVIEWS)]
+    if suffix in (".csv", ".tsv"):
+        separator, quote = (",", '"') if suffix == ".csv" else ("\t", "")
+        file.write_text("".join(separator.join(f"{quote}{cell}{quote}" for cell in row) + "\n" for row in rows))
+    elif suffix == ".json":
+        file.write_text(json.dumps(REVIEWS))
+    else:
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in REVIEWS))
+    done = qkv("classify", "sentiment", "--input", file, "--column", "text=feedback", "--json")
+    assert [shown["text"] for shown in objects(done.out)] == [row["feedback"] for row in REVIEWS]
+    assert "text is 'feedback'" in done.err
+    assert "text" in qkv("classify", "sentiment", "--input", file).error
+    named = tmp_path / f"named{suffix}"
+    named.write_text(file.read_text().replace("feedback", "review"))
+    for command in (("classify", "sentiment"), ("tag", "ewt-pos"), ("view", "sentiment")):
+        page = ("--page", tmp_path / "page.html") if command[0] == "view" else ()
+        assert "text is 'review'" in qkv(*command, "--input", named, *page).err
+
+
+def test_tables_are_translated_into_a_file(qkv, tmp_path):
+    (tmp_path / "dates.csv").write_text('id,source\n1,"5 May 2020"\n2,"6 May 2020"\n')
+    qkv("translate", "dates", "--input", tmp_path / "dates.csv", "--output", tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").read_text() == "2020-05-05\n2020-05-06\n"
+    (tmp_path / "dates.txt").write_text("5 May 2020\n")
+    more = ("--input", tmp_path / "dates.txt", "--output", tmp_path / "new.txt", "--column", "text=a")
+    assert "table" in qkv("translate", "dates", *more).error

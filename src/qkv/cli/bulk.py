@@ -9,7 +9,7 @@ from pathlib import Path
 from qkv.cli.console import info, note, rate_bar, result
 from qkv.cli.texts import add_unknown_tokens, empty_input, note_unknown_tokens
 from qkv.cli.workers import CONTINUE, DecodeJob, Result, open_workers
-from qkv.datasets.formats.text_files import LineFile, Span, is_parsed
+from qkv.datasets.formats.text_files import LineFile, Span, is_parsed, is_table
 from qkv.errors import InputError, QkvError
 from qkv.runtime.cluster import WorkerOptions
 from qkv.runtime.files import check_output_file, sampled_sha256
@@ -48,7 +48,7 @@ def bulk_files(
     shards = [] if texts or file is None else find_shards(file)
     if output is not None and not shards:
         check_output_file(output)
-    single = file is not None and not is_parsed(file) and file.is_file()
+    single = file is not None and not is_parsed(file) and not is_table(file) and file.is_file()
     if texts or page is not None or file is None or output is None or not (shards or single):
         if option and file is not None and str(file) != "-" and not file.exists() and not shards:
             raise InputError(f"{file}: no such file")
@@ -77,7 +77,7 @@ def find_shards(file: Path) -> list[Path]:
         raise InputError(f"{file}: {'has no files' if file.is_dir() else 'no file matches'}")
     by_name: dict[str, Path] = {}
     for path in shards:
-        if is_parsed(path) or path.name.endswith(SUFFIX):
+        if is_parsed(path) or is_table(path) or path.name.endswith(SUFFIX):
             raise InputError(f"{path}: expected one text per line; pass a pattern such as '{path.parent}/*.txt'")
         if (other := by_name.setdefault(path.name, path)) != path:
             raise InputError(f"{other} and {path} have the same name, and so would their output files")

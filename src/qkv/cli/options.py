@@ -7,7 +7,7 @@ to stdout or to --output, an attention page to --page.
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from glob import escape, glob
 from importlib.resources import files
@@ -27,15 +27,25 @@ def complete_recipes(incomplete: str) -> list[str]:
     return _matching([*sorted(names), *map(str, sorted(Path().glob("*.toml")))], incomplete)
 
 
-def complete_runs(incomplete: str) -> list[str]:
-    """Return the runs under runs/ and pretrained models that begin with `incomplete`; folders if there are none."""
-    runs = _matching([str(path.parent) for path in sorted(RUNS.glob(f"*/{MANIFEST}"))], incomplete)
-    pretrained = _matching(_pretrained_names(), incomplete)
-    folders = [f"{path}/" for path in sorted(glob(f"{escape(incomplete)}*")) if Path(path).is_dir()]
-    return [*runs, *pretrained] or folders
-
-
 def complete_models(incomplete: str) -> list[str]:
+    """Return the runs under runs/ and pretrained models that begin with `incomplete`; folders if there are none."""
+    return [*_runs(incomplete), *_matching(_pretrained_names(), incomplete)] or _folders(incomplete)
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """Return the runs under runs/ that begin with `incomplete`; folders if there are none."""
+    return _runs(incomplete) or _folders(incomplete)
+
+
+def _runs(incomplete: str) -> list[str]:
+    return _matching([str(path.parent) for path in sorted(RUNS.glob(f"*/{MANIFEST}"))], incomplete)
+
+
+def _folders(incomplete: str) -> list[str]:
+    return [f"{path}/" for path in sorted(glob(f"{escape(incomplete)}*")) if Path(path).is_dir()]
+
+
+def complete_architectures(incomplete: str) -> list[str]:
     """Return the names of pretrained models and of architectures that begin with `incomplete`."""
     return [*_matching(_pretrained_names(), incomplete), *complete("model")(incomplete)]
 
@@ -59,6 +69,29 @@ def complete(kind: str) -> Callable[[str], list[str]]:
         return _matching(sorted(registered(kind)), incomplete)
 
     return matching
+
+
+def complete_values(*values: str) -> Callable[[str], list[str]]:
+    """Return a function that completes a value of an option."""
+
+    def matching(incomplete: str) -> list[str]:
+        return _matching([*values], incomplete)
+
+    return matching
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Return the attribution methods that begin with `incomplete`."""
+    from qkv.interpret.attribution import METHODS
+
+    return _matching([*METHODS, "all"], incomplete)
+
+
+def complete_kinds(incomplete: str) -> list[str]:
+    """Return the kinds of your own files that begin with `incomplete`."""
+    from qkv.datasets.user_files import user_datasets
+
+    return _matching(sorted(user_datasets()), incomplete)
 
 
 def complete_keys(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -95,9 +128,26 @@ def check_output(path: Path | None) -> Path | None:
     return path
 
 
-def output_file(name: str, metavar: str, text: str) -> Any:
-    """Return an option for an output file, with its help text."""
-    return typer.Option(name, callback=check_output, metavar=metavar, help=text)
+def output_file(name: str, metavar: str, text: str, suffixes: Sequence[str] = ()) -> Any:
+    """Return an option for an output file, with its help text; its name must end in one of `suffixes`, if any."""
+
+    def check(path: Path | None) -> Path | None:
+        path = check_output(path)
+        if path is not None and suffixes and path.suffix.lower() not in suffixes:
+            raise InputError(f"{name} {path}: the file name must end in {' or '.join(suffixes)}")
+        return path
+
+    return typer.Option(name, callback=check, metavar=metavar, help=text)
+
+
+def page_file(text: str) -> Any:
+    """Return the option `--page` for an HTML page, with its help text."""
+    return output_file("--page", "PAGE.html", text, (".html", ".htm"))
+
+
+def png_file(text: str) -> Any:
+    """Return the option `--png` for a figure, with its help text."""
+    return output_file("--png", "FILE.png", text, (".png",))
 
 
 def count_option(name: str, minimum: int, text: str) -> Any:
@@ -124,6 +174,7 @@ def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
 
 
 MANIFEST = "manifest.json"  # of a run; qkv.training.run_manifest imports torch, which is slow
+complete_splits = complete_values("train", "valid", "test")
 BOOLEANS = {"bool": ("true", "false")}  # values of a type of keys
 MAX_COUNT = 2**30  # upper bound of count options that have no other limit
 NUMERIC = ((int,), (float,), (bool,), (int | None,), (float | None,))  # types of options that a config checks
@@ -152,27 +203,49 @@ Assignments = Annotated[
         help="Override a key, e.g. train.lr=3e-4; repeatable.",
     ),
 ]
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Device: auto, cpu, cuda, cuda:N or mps.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        autocompletion=complete_values("auto", "cpu", "cuda", "mps"),
+        help="Device: auto, cpu, cuda, cuda:N or mps.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Folder = Annotated[
     Path,
     typer.Argument(
         metavar="MODEL",
-        autocompletion=complete_runs,
+        autocompletion=complete_models,
         help="Training run, saved model, or name of a pretrained model (qkv models).",
     ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Treat empty lines and header rows as errors.")]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Input text.")]
 Input = Annotated[
-    Path | None, typer.Option("--input", metavar="FILE", help="Input file, one text per line (- for stdin).")
+    Path | None,
+    typer.Option(
+        "--input",
+        metavar="FILE",
+        help="Input file, one text per line (- for stdin), or a table (*.csv, *.tsv, *.jsonl; see --column).",
+    ),
+]
+InputColumn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="ROLE=NAME",
+        help="Column of a table as --input, e.g. text=review [recognized by common names].",
+    ),
 ]
 BulkInput = Annotated[
     Path | None,
     typer.Option(
         "--input",
         metavar="FILE",
-        help="Input file, one text per line (- for stdin); or a folder or a quoted pattern such as 'shards/*.txt'.",
+        help="Input file, one text per line (- for stdin), or a table (*.csv, *.tsv, *.jsonl; see --column); or a "
+        "folder or a quoted pattern such as 'shards/*.txt'.",
     ),
 ]
 ParsedInput = Annotated[
@@ -180,8 +253,8 @@ ParsedInput = Annotated[
     typer.Option(
         "--input",
         metavar="FILE",
-        help="Input file, one text per line (- for stdin), or *.conllu; or a folder or a quoted pattern such as "
-        "'shards/*.txt'.",
+        help="Input file, one text per line (- for stdin), *.conllu or a table (*.csv, *.tsv, *.jsonl; see --column); "
+        "or a folder or a quoted pattern such as 'shards/*.txt'.",
     ),
 ]
 Documents = Annotated[
@@ -197,7 +270,7 @@ BulkOutput = Annotated[
         help="Write the results to a file instead of stdout; for a folder or pattern as --input, to a folder.",
     ),
 ]
-Page = Annotated[Path | None, output_file("--page", "PAGE.html", "Write an HTML page with the attention weights.")]
+Page = Annotated[Path | None, page_file("Write an HTML page with the attention weights.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue a job that was interrupted, with the same --input and --output.")
 ]

@@ -31,12 +31,22 @@ K = TypeVar("K")
 
 
 def read_texts(
-    texts: list[str] | None, file: Path | None, documents: list[Path] | None = None, *, strict: bool
+    texts: list[str] | None,
+    file: Path | None,
+    documents: list[Path] | None = None,
+    *,
+    strict: bool,
+    columns: Mapping[str, str] | None = None,
+    images: bool = False,
 ) -> list[str]:
     """Return the texts of a command: its arguments, the lines of `file`, whole documents, or the lines of stdin.
 
-    The only argument "-" is stdin, as in other tools.
+    The only argument "-" is stdin, as in other tools. If `columns` is given, the texts of a table (*.csv, *.tsv,
+    *.jsonl) are those of one column, with this name by role; those of `images` are their paths.
     """
+    from qkv.datasets.formats.roles import INPUT_IMAGE, INPUT_TEXT
+    from qkv.datasets.formats.text_files import is_table, read_column
+
     if texts == ["-"] and file is None:
         texts, file = None, Path("-")
     if sum(map(bool, (texts, file, documents))) > 1:
@@ -44,7 +54,14 @@ def read_texts(
         raise InputError(f"arguments, {options} are mutually exclusive: pass one of them")
     if documents:
         return read_documents(documents)
-    lines = texts or read_lines(file)
+    if columns is not None and file is not None and not texts and is_table(file):
+        lines, notes = read_column(file, INPUT_IMAGE if images else INPUT_TEXT, columns)
+        for message in notes:
+            note(message)
+    elif columns:
+        raise InputError("--column requires a table (*.csv, *.tsv or *.jsonl) as --input")
+    else:
+        lines = texts or read_lines(file)
     empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
     if empty and (strict or texts):
         raise InputError(empty_input(empty[0], len(empty)))

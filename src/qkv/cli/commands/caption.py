@@ -32,9 +32,7 @@ def caption(
     batch_size: options.BatchSize = None,
     output: options.Output = None,
     page: options.Page = None,
-    png: Annotated[
-        Path | None, options.output_file("--png", "FILE", "Write a figure with the attention of each word.")
-    ] = None,
+    png: Annotated[Path | None, options.png_file("Write a figure with the attention of each word.")] = None,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:

@@ -175,7 +175,7 @@ def report_claims(
 @app.command(name="figure")
 def draw_note_figure(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Figure; without it, all are listed.")] = None,
-    png: Annotated[Path | None, typer.Option("--png", metavar="FILE.png", help="Output file [NAME.png].")] = None,
+    png: Annotated[Path | None, options.png_file("Output file [NAME.png].")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=1_000_000, metavar="N", help="Seed of the training.")] = 0,
     output: OutputFolder = CLAIMS,
     device: options.Device = "auto",

@@ -73,6 +73,7 @@ def compare(
         typer.Option(
             "--split",
             metavar="SPLIT",
+            autocompletion=options.complete_splits,
             help="Split to evaluate in a sweep [valid]; with --by-length, the split to plot [the first of all runs].",
         ),
     ] = None,

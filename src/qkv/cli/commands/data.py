@@ -160,8 +160,13 @@ def show(
         Path | None, typer.Argument(metavar="TARGET", help="Target file, if NAME is a source file.")
     ] = None,
     split: Annotated[
-        str, typer.Option("--split", help="Split: train, valid, test or another split of the dataset.")
-    ] = "train",
+        str | None,
+        typer.Option(
+            "--split",
+            autocompletion=options.complete_splits,
+            help="Split: train, valid, test or another split of the dataset, or of your own folder [train].",
+        ),
+    ] = None,
     languages: Annotated[
         str | None,
         typer.Option("--languages", metavar="SOURCE-TARGET", help="Language pair of multi30k and tatoeba [en-de]."),
@@ -169,7 +174,10 @@ def show(
     kind: Annotated[
         str | None,
         typer.Option(
-            "--kind", metavar="KIND", help="Format of your own file: pairs, labelled, tagged, ... [detected]."
+            "--kind",
+            metavar="KIND",
+            autocompletion=options.complete_kinds,
+            help="Format of your own file: pairs, labelled, tagged, ... [detected].",
         ),
     ] = None,
     count: Annotated[int, options.count_option("--count", 1, "Number of examples to show.")] = 10,
@@ -198,11 +206,24 @@ def show(
     if name in kinds and not Path(name).exists():
         raise InputError(f"{name} is a file format; pass a file, e.g. qkv data show my_file.tsv --kind {name}")
     if name in datasets and not Path(name).is_file():
-        _show_dataset(name, split, languages, data_dir, count, output, json)
+        _show_dataset(name, split or "train", languages, data_dir, count, output, json)
     elif os.path.lexists(name):
-        _show_files(name, [Path(name)] if target is None else [Path(name), target], kind, count, output, json)
+        paths = _files_of_split(Path(name), split) if target is None and Path(name).is_dir() else None
+        if paths is None and split is not None:
+            raise InputError(f"--split {split}: {name} has no splits: remove --split")
+        _show_files(name, paths or [Path(name), *([] if target is None else [target])], kind, count, output, json)
     else:
         raise InputError(f"{name}: no such file or dataset{nearest(name, datasets)}")
+
+
+def _files_of_split(folder: Path, split: str | None) -> list[Path] | None:
+    """Return the file or subfolder of a split of the user's folder; None if the folder has no splits."""
+    from qkv.datasets.formats.folders import find_splits
+
+    splits = find_splits(folder)
+    if splits and split is not None and split not in splits:
+        raise InputError(f"{folder} has no split {split}{nearest(split, splits)}")
+    return [splits[split or "train"]] if splits else None
 
 
 def _show_files(name: str, paths: list[Path], kind: str | None, count: int, output: Path | None, json: bool) -> None:
@@ -270,7 +291,12 @@ SummaryDataset = Annotated[
     typer.Argument(metavar="NAME", autocompletion=options.complete("dataset"), help="Dataset of texts and summaries."),
 ]
 BaselineSplit = Annotated[
-    str, typer.Option("--split", help="Split: train, valid, test or another split of the dataset.")
+    str,
+    typer.Option(
+        "--split",
+        autocompletion=options.complete_splits,
+        help="Split: train, valid, test or another split of the dataset.",
+    ),
 ]
 Sentences = Annotated[
     int, typer.Option("--sentences", min=1, max=1000, help="Sentences, or utterances of a chat, of a summary.")

@@ -26,6 +26,7 @@ def classify(
     run: options.Folder,
     text: options.Texts = None,
     file: options.Input = None,
+    column: options.InputColumn = None,
     document: options.Documents = None,
     top_k: Annotated[
         int | None, options.count_option("--top-k", 1, "Number of labels per input [1; with --json: all].")
@@ -49,7 +50,8 @@ def classify(
     pictures = issubclass(ModelFolder(locate(run)).network, ViT)
     if pictures and document:
         raise InputError(f"--document requires a text model, but {run} is a ViT; pass image paths")
-    lines = texts.read_texts(text, file, document, strict=strict)
+    columns = options.parse_columns(column)
+    lines = texts.read_texts(text, file, document, strict=strict, columns=columns, images=pictures)
     if text and not pictures and (files := [item for item in text if len(item) < 256 and Path(item).is_file()]):
         note(f"{files[0]} is classified as a text although it names a file; use --document to read the file")
     build = _image_classifier if pictures else _text_classifier
@@ -94,6 +96,7 @@ def tag(
     run: options.Folder,
     text: options.Texts = None,
     file: options.ParsedInput = None,
+    column: options.InputColumn = None,
     batch_size: options.BatchSize = None,
     output: options.Output = None,
     strict: options.Strict = False,
@@ -109,7 +112,9 @@ def tag(
     BIO tags, entities.
     """
     sentences = texts.read_conllu(text, file)
-    lines = [sentence.text for sentence in sentences] or texts.read_texts(text, file, strict=strict)
+    lines = [sentence.text for sentence in sentences] or texts.read_texts(
+        text, file, strict=strict, columns=options.parse_columns(column)
+    )
 
     from qkv.pipelines.tagger import TaggedText, Tagger
 
@@ -292,6 +297,7 @@ def fill(
     run: options.Folder,
     text: options.Texts = None,
     file: options.Input = None,
+    column: options.InputColumn = None,
     top_k: Annotated[int, typer.Option("--top-k", help="Number of words per mask.")] = 5,
     batch_size: options.BatchSize = None,
     output: options.Output = None,
@@ -304,7 +310,7 @@ def fill(
     Texts are arguments, or the lines of a file or of standard input. Prints one line per prediction: text number, mask
     number, probability and word. With --json, each text is an object that also has the text with all masks filled.
     """
-    lines = texts.read_texts(text, file, strict=strict)
+    lines = texts.read_texts(text, file, strict=strict, columns=options.parse_columns(column))
 
     from qkv.pipelines.mask_filler import MaskFiller
 
@@ -332,11 +338,18 @@ def embed(
     run: options.Folder,
     text: options.Texts = None,
     file: options.Input = None,
+    column: options.InputColumn = None,
     output: Annotated[
         Path | None, options.output_file("--output", "FILE", "Output file (.npy or .safetensors).")
     ] = None,
     pooling: Annotated[
-        str, typer.Option("--pooling", metavar="POOLING", help="Pooling: mean, cls or pooler.")
+        str,
+        typer.Option(
+            "--pooling",
+            metavar="POOLING",
+            autocompletion=options.complete_values("mean", "cls", "pooler"),
+            help="Pooling: mean, cls or pooler.",
+        ),
     ] = "mean",
     normalize: Annotated[bool, typer.Option("--normalize/--no-normalize", help="L2-normalize the embeddings.")] = True,
     batch_size: options.BatchSize = None,
@@ -353,7 +366,7 @@ def embed(
         raise InputError("missing output: pass --output FILE.npy (or .safetensors), or --json to print the embeddings")
     if output is not None and output.suffix not in WRITERS:
         raise InputError(f"--output {output}: file name must end in {' or '.join(WRITERS)}")
-    lines = texts.read_texts(text, file, strict=strict)
+    lines = texts.read_texts(text, file, strict=strict, columns=options.parse_columns(column))
 
     import torch
 

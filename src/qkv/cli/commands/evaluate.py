@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 
 Split = Annotated[
     list[str] | None,
-    typer.Option("--split", metavar="SPLIT", help="Split to evaluate, or all-tests; repeatable [test]."),
+    typer.Option(
+        "--split",
+        metavar="SPLIT",
+        autocompletion=options.complete_values("train", "valid", "test", "all-tests"),
+        help="Split to evaluate, or all-tests; repeatable [test].",
+    ),
 ]
 Limit = Annotated[int | None, options.count_option("--limit", 1, "Evaluate only the first N examples.")]
 Output = Annotated[Path | None, options.output_file("--output", "FILE", "Write the outputs, one per line.")]
-Page = Annotated[Path | None, options.output_file("--page", "PAGE.html", "Write an HTML page with all results.")]
+Page = Annotated[Path | None, options.page_file("Write an HTML page with all results.")]
 NoRecord = Annotated[bool, typer.Option("--no-record", help="Do not append the result to RUN/results.jsonl.")]
 
 

@@ -41,6 +41,7 @@ Method = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
+        autocompletion=options.complete_methods,
         help="attention, rollout, value_weighted, gradient, integrated_gradients, leave_one_out, random or all; "
         "repeatable [attention; all in a report].",
     ),
@@ -58,7 +59,13 @@ Steps = Annotated[int, typer.Option("--steps", min=1, max=10_000, help="Steps of
 Top = Annotated[int, options.count_option("--top", 0, "Units to show; 0: all.")]
 Faithful = Annotated[bool, typer.Option("--faithfulness", help="Measure comprehensiveness and sufficiency.")]
 Split = Annotated[
-    str | None, typer.Option("--split", metavar="SPLIT", help="Report on the examples of a split, e.g. test.")
+    str | None,
+    typer.Option(
+        "--split",
+        metavar="SPLIT",
+        autocompletion=options.complete_splits,
+        help="Report on the examples of a split, e.g. test.",
+    ),
 ]
 Input = Annotated[
     Path | None, typer.Option("--input", metavar="FILE", help="Report on the lines of a file (- for stdin).")
@@ -68,7 +75,7 @@ Other = Annotated[
     Path | None,
     typer.Option("--against", metavar="RUN", help="Report: rank agreement with another run, e.g. of another seed."),
 ]
-Page = Annotated[Path | None, options.output_file("--page", "PAGE.html", "Write an HTML page with the scores.")]
+Page = Annotated[Path | None, options.page_file("Write an HTML page with the scores.")]
 
 
 def explain(
@@ -84,6 +91,7 @@ def explain(
     faithfulness: Faithful = False,
     split: Split = None,
     file: Input = None,
+    column: options.InputColumn = None,
     limit: Limit = LIMIT,
     against: Other = None,
     seed: options.Seed = 0,
@@ -112,7 +120,19 @@ def explain(
         if (source, document, target, page) != (None, None, None, None) or (split is not None and file is not None):
             raise InputError("--split and --input exclude each other, an input, --document, --target and --page")
         with results_to(output):
-            _report(run, names, attribution, split, file, limit, against, unit, device, json=json)
+            _report(
+                run,
+                names,
+                attribution,
+                split,
+                file,
+                options.parse_columns(column),
+                limit,
+                against,
+                unit,
+                device,
+                json=json,
+            )
         return
     if against is not None:
         raise InputError("--against requires --split or --input")
@@ -217,14 +237,14 @@ def as_dict(explanation: "Explanation", *, faithfulness: bool) -> dict[str, Any]
 
 
 def _report(
-    run: Path, names: list[str], attribution: "AttributionOptions", split: str | None, file: Path | None, limit: int,
-    against: Path | None, unit: Unit | None, device: str, *, json: bool,
+    run: Path, names: list[str], attribution: "AttributionOptions", split: str | None, file: Path | None,
+    columns: dict[str, str], limit: int, against: Path | None, unit: Unit | None, device: str, *, json: bool,
 ) -> None:  # fmt: skip
     """Print the report on the examples of a split, or on the lines of a file."""
     from qkv.interpret.explanation import build_pipeline
     from qkv.interpret.faithfulness_report import faithfulness_report, summary, to_markdown
 
-    name, examples = _examples(run, split, file, limit)
+    name, examples = _examples(run, split, file, columns, limit)
     pipeline: ExplainedPipeline = build_pipeline(run, device)
     other = None if against is None else build_pipeline(against, device)
     with progress_bar("explaining", len(examples)) as progress:
@@ -237,7 +257,9 @@ def _report(
         result(to_markdown(report, f"{run.name}, {name}").rstrip())
 
 
-def _examples(run: Path, split: str | None, file: Path | None, limit: int) -> "tuple[str, list[ReportExample]]":
+def _examples(
+    run: Path, split: str | None, file: Path | None, columns: dict[str, str], limit: int
+) -> "tuple[str, list[ReportExample]]":
     """Return the name and the examples of a split or a file."""
     from qkv.cli.texts import read_texts
     from qkv.experiments.evaluation import select_splits
@@ -245,7 +267,7 @@ def _examples(run: Path, split: str | None, file: Path | None, limit: int) -> "t
     from qkv.training.run import open_run
 
     if split is None:
-        lines = [line for line in read_texts(None, file, strict=False) if line.strip()][:limit]
+        lines = [line for line in read_texts(None, file, strict=False, columns=columns) if line.strip()][:limit]
         return str(file), [ReportExample(line) for line in lines]
     data = open_run(run)[1]
     (name,) = select_splits(str(run), [split], list(data.splits))

@@ -27,6 +27,7 @@ def generate(
     run: options.Folder,
     prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Prompt.")] = None,
     file: options.BulkInput = None,
+    column: options.InputColumn = None,
     document: options.Documents = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Maximum number of new tokens.")] = 100,
     num_return_sequences: options.NumReturnSequences = 1,
@@ -67,7 +68,8 @@ def generate(
     given = [*(prompts or ()), *map(str, document or ())]
     placement = WorkerOptions(workers, ray, ray_address)
     files = bulk_files(given, file, output, resume=resume, overwrite=overwrite, strict=True, workers=placement)
-    lines = [] if files else texts.read_texts(prompts, file, document, strict=True)
+    columns = options.parse_columns(column)
+    lines = [] if files and not columns else texts.read_texts(prompts, file, document, strict=True, columns=columns)
     if wav is not None:
         _check_wav(wav, lines, num_return_sequences)
 

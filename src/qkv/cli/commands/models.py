@@ -104,7 +104,8 @@ def _architectures() -> list[dict[str, Any]]:
 @app.command(name="show")
 def show_model(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", autocompletion=options.complete_models, help="Model or architecture.")
+        str,
+        typer.Argument(metavar="NAME", autocompletion=options.complete_architectures, help="Model or architecture."),
     ],
     json: options.Json = False,
 ) -> None:

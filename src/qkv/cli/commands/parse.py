@@ -22,6 +22,7 @@ def parse(
     run: options.Folder,
     text: options.Texts = None,
     file: options.Input = None,
+    column: options.InputColumn = None,
     tokenized: Annotated[bool, typer.Option("--tokenized", help="Words are separated by spaces.")] = False,
     num_beams: options.NumBeams = 1,
     num_return_sequences: options.NumReturnSequences = 1,
@@ -44,7 +45,7 @@ def parse(
     drawn. With --json, each tree is an object with its words, tags and constituents (label, first word, end) and, for
     models with attention, a row of weights over the words for each symbol of the linearized tree.
     """
-    lines = texts.read_texts(text, file, strict=strict)
+    lines = texts.read_texts(text, file, strict=strict, columns=options.parse_columns(column))
 
     from qkv.pipelines.parser import Parser
 

@@ -17,7 +17,7 @@ Models = Annotated[
     list[str],
     typer.Argument(
         metavar="MODEL",
-        autocompletion=options.complete_runs,
+        autocompletion=options.complete_models,
         help="Training runs, saved models, pretrained models or Hub names; NAME=MODEL sets the name in requests.",
     ),
 ]

@@ -74,6 +74,7 @@ Log = Annotated[
     typer.Option(
         "--log",
         metavar="NAMES",
+        autocompletion=options.complete("logger"),
         help="Loggers besides RUN/log.jsonl: tensorboard, mlflow, wandb, several (tensorboard,mlflow) or none.",
     ),
 ]

@@ -58,6 +58,7 @@ def translate(
     run: options.Folder,
     text: options.Texts = None,
     file: options.ParsedInput = None,
+    column: options.InputColumn = None,
     target: Target = None,
     num_beams: options.NumBeams = 1,
     num_return_sequences: options.NumReturnSequences = 1,
@@ -106,7 +107,10 @@ def translate(
     alignment = _parse_alignment(align, align_level, alignment_threshold, json=json, mark_copied=mark_copied)
     placement = WorkerOptions(workers, ray, ray_address)
     files = bulk_files(text, file, output, page, resume=resume, overwrite=overwrite, strict=strict, workers=placement)
-    sources: list[Any] = [] if files else read_conllu(text, file) or read_texts(text, file, strict=strict)
+    columns = options.parse_columns(column)
+    sources: list[Any] = [] if files else read_conllu(text, file)
+    if columns or not (files or sources):
+        sources = read_texts(text, file, strict=strict, columns=columns)
     job = TranslationJob(
         run, device, dtype.value, config, batch_size, json, CHUNK, prefix, target, alignment,
         alignment.form != "none" or page is not None or mark_copied, align not in (None, "none"), mark_copied,

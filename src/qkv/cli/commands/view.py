@@ -20,11 +20,9 @@ COUNT = 20  # test examples
 
 Page = Annotated[
     Path | None,
-    options.output_file(
-        "--page", "PAGE.html", "Output page [RUN/attention.html; NAME-attention.html for a pretrained model]."
-    ),
+    options.page_file("Output page [RUN/attention.html; NAME-attention.html for a pretrained model]."),
 ]
-Png = Annotated[Path | None, options.output_file("--png", "FILE.png", "Also plot the first input as a PNG.")]
+Png = Annotated[Path | None, options.png_file("Also plot the first input as a PNG.")]
 Layer = Annotated[
     str | None,
     typer.Option("--layer", metavar="LAYER", help="Layer to plot [last cross-attention layer, else the first]."),
@@ -40,7 +38,7 @@ Compare = Annotated[
         "--compare",
         metavar="MODEL",
         help="Another model to show side by side on the same inputs: a run, a folder or the name of a model.",
-        autocompletion=options.complete_runs,
+        autocompletion=options.complete_models,
     ),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
@@ -54,6 +52,7 @@ def view(
         list[str] | None, typer.Argument(metavar="TEXT", help="Input text, or path of an image or a WAV file.")
     ] = None,
     file: options.ParsedInput = None,
+    column: options.InputColumn = None,
     document: options.Documents = None,
     page: Page = None,
     png: Png = None,
@@ -83,7 +82,7 @@ def view(
     values = {"document": document, "page": page, "png": png, "layer": layer, "head": head}
     values |= {"count": None if count == COUNT else count, "num_beams": None if num_beams == 1 else num_beams}
     values["max_new_tokens"] = max_new_tokens or None
-    sources = _read_sources(text, file, document)
+    sources = _read_sources(text, file, document, options.parse_columns(column))
     lines = None if full else screen_lines() // (1 if compare is None else 2)
     shown = run_view(run, sources, values, device, compare=compare, max_lines=lines, command=command_line())
     models = [shown] if shown.compared is None else [shown, shown.compared]
@@ -109,13 +108,15 @@ def _print_first(model: "ModelView", *, named: bool) -> None:
         result_rich(figure)
 
 
-def _read_sources(text: list[str] | None, file: Path | None, documents: list[Path] | None) -> "list[str | Tagged]":
+def _read_sources(
+    text: list[str] | None, file: Path | None, documents: list[Path] | None, columns: dict[str, str]
+) -> "list[str | Tagged]":
     """Return the inputs: arguments or lines, and the texts or parsed sentences (*.conllu) of whole files."""
     from qkv.datasets.formats.text_files import is_parsed, read_parsed
 
     sources: list[str | Tagged] = [*(text or [])]
     if file is not None:
-        sources += texts.read_conllu(text, file) or texts.read_texts(text, file, strict=True)
+        sources += texts.read_conllu(text, file) or texts.read_texts(text, file, strict=True, columns=columns)
     for path in documents or []:
         sources += read_parsed(path) if is_parsed(path) else texts.read_documents([path])
     return sources

@@ -82,6 +82,9 @@ CAPTIONED_IMAGE = (
     Role("caption", ("captions", "text", "description", "sentence", "title", "raw")),
 )
 
+INPUT_TEXT = (Role("text", (*LABELED_TEXT[0].names, "source", *PAIR[0].names)),)  # of a model
+INPUT_IMAGE = (Role("image", IMAGE_NAMES),)
+
 COLUMN_NAMES = frozenset(  # that a header can have
     name
     for role in chain(PAIR, LABELED_TEXT, TAGGED, QUESTION, RECORDING, LABELED_IMAGE, CAPTIONED_IMAGE)

@@ -13,7 +13,7 @@ from qkv.datasets.examples.pair import Pair
 from qkv.datasets.examples.tagged import Tagged, parse_conllu, text_of
 from qkv.datasets.formats.roles import LABELED_TEXT, PAIR, Role
 from qkv.datasets.formats.sniff import binary_kind, is_header, looks_tagged
-from qkv.datasets.formats.tables import Table, parse_table
+from qkv.datasets.formats.tables import JSON, TABLES, Table, as_json_lines, parse_table
 from qkv.errors import InputError
 from qkv.runtime.files import open_regular, read_regular
 
@@ -81,6 +81,20 @@ def read_table(path: Path, roles: Sequence[Role], columns: Mapping[str, str] | N
     if is_parsed(path):
         raise InputError(f"{path}: has no targets: add a second file with one target per sentence")
     return parse_table(read_lines(path), path.suffix, str(path), roles, columns)
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file is a table by its name: *.csv, *.tsv, *.jsonl or *.json."""
+    return path.suffix.lower() in (*TABLES, JSON)
+
+
+def read_column(path: Path, roles: Sequence[Role], columns: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Read the texts in one column of a table, and notes."""
+    lines, suffix = as_json_lines(read_lines(path), path.suffix, str(path))
+    if suffix.lower() == JSON:
+        raise InputError(f"{path}: expected a JSON array of objects")
+    table, name = parse_table(lines, suffix, str(path), roles, columns), str(path)
+    return [row.text(roles[0].name, name) for row in table.rows], table_notes(table, name)
 
 
 def table_notes(table: Table, name: str) -> list[str]:

@@ -55,7 +55,9 @@ def test_a_recipe_trains_and_is_evaluated_on_user_files(qkv, tmp_path, recipe):
         name.write_text('extends = "questions-bert"\nrequires_init = false\n')
     done = qkv("train", name, "--data", mine, "--output", tmp_path / "run", *settings(*small))
     assert done.code == 0, done.err
-    assert qkv("evaluate", tmp_path / "run", "--split", "valid", "--no-record").code == 0
+    evaluated = qkv("evaluate", tmp_path / "run", "--split", "valid", "--no-record")
+    assert (evaluated.code, "no test split" in evaluated.err) == (0, False)
+    assert "no test split" in qkv("evaluate", tmp_path / "run", "--no-record", "--json").err
     other = mine.rename(tmp_path / f"other{mine.suffix}")  # the training file is no longer needed
     done = qkv("evaluate", tmp_path / "run", "--data", other, "--json")
     if recipe in SCORED:

@@ -92,6 +92,7 @@ class EvaluationSession:
     search: GenerationConfig
     recordable: bool  # whether the results are those of the run, on whole splits of its data
     reported: tuple[str, ...] = ()  # metrics that reports show; empty: all
+    notes: tuple[str, ...] = ()  # for the user
 
     def evaluate(self, split: str, progress: Progress = lambda done: None) -> Evaluation:
         """Evaluate the model on a split; `progress` is called with the number of examples done, if it is known."""
@@ -136,6 +137,9 @@ def open_evaluation(
         data = replace(data, notes=(*data.notes, *_training_files(run, files or [])))
     else:
         names = select_splits(name, splits, task_class.splits(data))
+    notes = data.notes if files else ()
+    if splits is None and names == ["valid"]:
+        notes = (f"{name} has no test split: the scores are those on valid, on which the checkpoint was chosen",)
     if limit is not None:
         first = {split: _first(data.splits[split], limit, task_class) for split in names}
         data = replace(data, splits={**data.splits, **first})
@@ -148,7 +152,7 @@ def open_evaluation(
     # Results on part of a split or for a single checkpoint must not be recorded as results of the run.
     recordable = run is not None and not files and folder == run.folder and limit is None and not run.is_packaged
     reported = () if files or run is None else reported_metrics(run.recipe)
-    return EvaluationSession(name, run, network, task, data, names, search, recordable, reported)
+    return EvaluationSession(name, run, network, task, data, names, search, recordable, reported, notes)
 
 
 def _first(examples: Any, limit: int, task: type[Task]) -> Any:

@@ -63,7 +63,7 @@ def evaluate(
         raise InputError(f"{run}: --output requires a model that generates text, not one of {session.task.title}")
     if output is not None and len(session.names) > 1:
         raise InputError(f"--output requires a single split, not {len(session.names)}: {', '.join(session.names)}")
-    for message in session.data.notes if data else ():
+    for message in session.notes:
         note(message)
     results = []
     for name in session.names:

@@ -75,6 +75,18 @@ def test_probable_mistakes_are_warnings(
     assert any(word in warning for warning in report(table(tmp_path, change(LABELED)), *LSTM)["warnings"])
 
 
+def test_taggers_of_entities_should_be_selected_by_their_f1(
+    report: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.conll"
+    for tag, warned in (("B-PER", True), ("PROPN", False)):
+        path.write_text("".join(f"w{number} {tag}\nruns O\n. O\n\n" for number in range(40)))
+        options = (path, "--recipe", "ewt-lstm")
+        assert any("best_by=f1" in warning for warning in report(*options)["warnings"]) is warned
+        warnings = report(*options, "--set", "train.best_by=f1")["warnings"]
+        assert not any("best_by" in warning for warning in warnings)
+
+
 def test_a_recipe_without_its_pretrained_model_is_a_warning(
     report: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -114,7 +126,7 @@ def test_empty_items_are_noted_and_broken_files_are_errors(qkv: Command, tmp_pat
     path = table(tmp_path, [*LABELED, ("", "good")])
     assert "skipped 1 line(s)" in qkv("data", "check", path, *LSTM).out
     path.write_bytes(path.read_bytes() + b"a\0b\tgood\n")
-    assert "docs/how-to/your-own-data.md" in qkv("data", "check", path).error
+    assert "how-to/your-own-data" in qkv("data", "check", path).error
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": "b"}\n{"text"\n')
     assert "line 2: not valid JSON" in qkv("data", "check", tmp_path / "a.jsonl").error
     assert "no such file" in qkv("data", "check", tmp_path / "none.csv").error

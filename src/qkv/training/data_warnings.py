@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from qkv.datasets.dataset import Dataset
+from qkv.datasets.dataset import Dataset, TaggedDataset
 from qkv.datasets.inspection import Columns, find_problems
 from qkv.datasets.user_files import UserFiles
+from qkv.metrics.tag_metrics import are_entity_tags
 from qkv.tasks.base.task import Task
 from qkv.training.recipe import Recipe
 
@@ -23,7 +24,19 @@ def data_warnings(recipe: Recipe, data: Dataset[Any], columns: Columns | None = 
         return
     yield from config.duplicates(data.splits)
     keys = [key for examples in data.splits.values() for key in config.keys(examples)] if config.unique else []
+    yield from _best_by_accuracy(recipe, data)
     yield from find_problems(columns or Columns.read(data), keys, running_text=data.kind == "text")
+
+
+def _best_by_accuracy(recipe: Recipe, data: Dataset[Any]) -> Iterator[str]:
+    """Yield a warning if taggers of entities are selected by their accuracy, which words without an entity dominate."""
+    if isinstance(data, TaggedDataset) and recipe.train.best_by == "accuracy":
+        tags = [tag for sentence in data.splits["train"] for tag in sentence.tags]
+        if are_entity_tags(tags) and set(tags) != {"O"}:
+            yield (
+                "the tags mark entities, but the best checkpoint is selected by the accuracy of single tags: select it "
+                "by the F1 of entities with --set train.best_by=f1"
+            )
 
 
 def scratch_warnings(recipe: Recipe, data: Dataset[Any], task: Task, parameters: int) -> Iterator[str]:

@@ -12,7 +12,7 @@ from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 from .command import Ended
 
-PAGE = Path(__file__).parents[2] / FORMATS_PAGE
+PAGE = Path(__file__).parents[2] / "docs" / f"{FORMATS_PAGE}.md"
 SMALL = {  # the settings that make a recipe small
     "polarity-bert": ("model.dim=16", "model.heads=2", "model.layers=1"),
     "pairs-gru": ("model.hidden_dim=16", "model.embedding_dim=8"),

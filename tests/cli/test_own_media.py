@@ -151,5 +151,5 @@ def test_hostile_folders_are_one_line_errors(
     error = qkv(*command, photos, *output).error
     assert re.search(r"cut\.JPG|text\.png", error)
     assert "2 of 26 images" in error
-    assert "docs/how-to/your-own-data.md#images" in error
+    assert "how-to/your-own-data#images" in error
     assert not (tmp_path / "run").exists()

@@ -144,8 +144,8 @@ def test_data_show_detects_the_format(qkv, tmp_path):
 
 
 def test_unknown_characters_in_many_lines_give_one_note(qkv, run, tmp_path):
-    (tmp_path / "a.tsv").write_text(f"{TEXT}\n" + f"{TEXT}\t☃\n" * 30)
-    done = qkv("translate", run, "--input", tmp_path / "a.tsv")
+    (tmp_path / "a.txt").write_text(f"{TEXT}\n" + f"{TEXT}\t☃\n" * 30)
+    done = qkv("translate", run, "--input", tmp_path / "a.txt")
     assert done.code == 0
     assert done.err.count("note: ") == done.err.count("\n") == 1
     assert "30 inputs" in done.err

@@ -262,7 +262,7 @@ def test_questions_of_a_story_stay_in_one_split(tmp_path):
 
 
 def test_every_kind_has_a_recipe_and_a_section_of_the_page():
-    page = (Path(__file__).parents[2] / FORMATS_PAGE).read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / f"{FORMATS_PAGE}.md").read_text(encoding="utf-8")
     sections = {line[3:].lower().replace(" ", "-") for line in page.splitlines() if line.startswith("## ")}
     for name, reader in user_datasets().items():
         assert reader.recipe in recipe_names(), name

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import qkv
 from qkv.datasets.dataset import Dataset
 from qkv.datasets.examples.pair import Pair
 from qkv.datasets.formats.text_files import read_pairs
@@ -180,3 +181,45 @@ def test_squad_errors_quote_only_a_few_characters(tmp_path):
     with pytest.raises(InputError) as caught:
         load(tmp_path, "a.json", json.dumps({"data": [{"paragraphs": [wrong]}]}), "questions")
     assert len(str(caught.value)) < 500
+
+
+def test_an_unclosed_quote_is_reported_where_it_opens(tmp_path):
+    rows = "".join(f'"text, {number}",{"good" if number % 2 else "bad"}\n' for number in range(20))
+    for content in (f'text,label\n{rows}"not closed,good\n{rows}', f'text,label\n{rows}"not closed,good\n'):
+        with pytest.raises(InputError, match=r'line 22: .*quote \("\) is not closed'):
+            load(tmp_path, "a.csv", content, "labelled")
+    with pytest.raises(InputError, match="line 22 not closed"):
+        load(tmp_path, "a.csv", f'text,label\n{rows}"{"not closed,good" * 10_000}\n', "labelled")
+    loaded = load(tmp_path, "a.csv", f'text,label\n{rows}a 5" disk,good\n"two\nlines",bad\n', "labelled")
+    assert len(examples(loaded)) == 22
+
+
+def test_labels_of_several_types_are_noted(tmp_path):
+    rows = [{"text": f"text {number}", "label": "good" if number % 2 else "bad"} for number in range(40)]
+    rows += [{"text": "a", "label": True}, {"text": "b", "label": None}, {"text": None, "label": "good"}]
+    loaded = load(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)), "labelled")
+    (types,) = [note for note in loaded.notes if "several types" in note]
+    assert "label" in types
+    assert "boolean in line 41 (true)" in types
+    assert any("with no label, the first at line 42" in note for note in loaded.notes)
+    assert any("with an empty text, the first at line 43" in note for note in loaded.notes)
+    numbers = "\n".join(json.dumps({"text": f"t {number}", "label": number % 2}) for number in range(40))
+    assert not any("several types" in note for note in load(tmp_path, "b.jsonl", numbers, "labelled").notes)
+
+
+def test_one_example_is_too_few(tmp_path):
+    with pytest.raises(InputError, match="single example"):
+        load(tmp_path, "a.tsv", "ein Satz\tone sentence\n", "pairs")
+
+
+def test_an_unknown_role_is_named_with_the_roles(tmp_path):
+    with pytest.raises(InputError, match="--column txt=feedback: unknown role txt .*text, label"):
+        load(tmp_path, "a.tsv", LABEL_HEADS, "labelled", column_names={"txt": "feedback"})
+
+
+def test_rows_in_memory_are_named_as_such():
+    with pytest.raises(InputError) as error:
+        qkv.train("polarity-bert", data=[{"a": 1}])
+    assert "DataFrame or list in data: row 1 lacks text, label" in str(error.value)
+    assert "its columns are a" in str(error.value)
+    assert "rows.jsonl" not in str(error.value)

@@ -9,6 +9,7 @@ images/, audio/                           the files of columns with images or re
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,22 @@ def data_paths(data: Any) -> list[Path] | None:
 def data_name(path: Path) -> str:
     """Return the name of data in results: the path of a file of the user, and "data" for data in memory."""
     return "data" if cache_folder().parent / EXPORTED in path.parents else str(path)
+
+
+def name_exported(message: str) -> str:
+    """Return a message in which exported files are named as data in memory, and their lines as rows."""
+    folder = re.escape(str(cache_folder().parent / EXPORTED))
+    rows = re.sub(rf"{folder}/[0-9a-f]+/{re.escape(ROWS)}(?:: line (\d+))?", _name_rows, message)
+    return re.sub(rf"{folder}/[0-9a-f]+(?:/(\w+)\.jsonl)?(?:: line (\d+))?", _name_split, rows)
+
+
+def _name_rows(match: re.Match[str]) -> str:
+    return "the DataFrame or list in data" + (f": row {match[1]}" if match[1] else "")
+
+
+def _name_split(match: re.Match[str]) -> str:
+    split = f", split {match[1]}" if match[1] else ""
+    return f"the dataset in data{split}" + (f": row {match[2]}" if match[2] else "")
 
 
 def _is_nan(value: Any) -> bool:

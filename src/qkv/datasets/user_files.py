@@ -13,10 +13,11 @@ from qkv.datasets.dataset import YOURS, Dataset, DatasetConfig, FilePath
 from qkv.datasets.formats.folders import find_splits
 from qkv.datasets.formats.roles import Role
 from qkv.datasets.formats.text_files import hold_out
+from qkv.datasets.hugging_face import name_exported
 from qkv.errors import InputError
 from qkv.registry import registered
 
-FORMATS_PAGE = "docs/how-to/your-own-data.md"
+FORMATS_PAGE = "how-to/your-own-data"  # of the documentation
 UNRECOGNIZED = ("text", "pairs")  # kinds of files that are not recognized as those of another kind
 MEDIA_KINDS = {"images", "captions", "speech"}
 
@@ -160,13 +161,19 @@ class UserFiles(DatasetConfig):
 
 @contextmanager
 def naming_page(section: str) -> Iterator[None]:
-    """Add the page on formats, and its section unless that is "", to the messages of input errors."""
+    """Add the page on formats, and its section unless that is "", to the messages of input errors.
+
+    Files of data in memory, which are in the cache, are named as such.
+    """
     try:
         yield
     except InputError as error:
         if FORMATS_PAGE in str(error):
             raise
-        raise type(error)(f"{error}; see {FORMATS_PAGE}{section and f'#{section}'}") from None
+        page = f"{FORMATS_PAGE}{section and f'#{section}'}"
+        raise type(error)(
+            f"{name_exported(str(error))}; see {page} in the documentation, or --data in qkv train --help"
+        ) from None
 
 
 def user_dataset(kind: str) -> type[UserFiles] | None:

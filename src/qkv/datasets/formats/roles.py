@@ -119,7 +119,7 @@ def match_columns(
         if role.name in columns:
             if columns[role.name] not in names:
                 raise InputError(
-                    f"{where}: has no column {printable(repr(columns[role.name]), 40)}; its columns are {_list(names)}"
+                    f"{where}: has no column {printable(repr(columns[role.name]), 40)}; its columns are {list_columns(names)}"
                 )
             matched[role.name] = columns[role.name]
     for role in roles:
@@ -160,8 +160,8 @@ def check_roles(roles: Sequence[Role], columns: Mapping[str, str]) -> None:
     for name in columns:
         if name not in valid:
             raise InputError(
-                f"data.column_names: unknown column {printable(name, 40)}{nearest(name, valid)}; this data has "
-                f"{', '.join(valid)}"
+                f"--column {printable(name, 40)}={printable(columns[name], 40)}: unknown role "
+                f"{printable(name, 40)}{nearest(name, valid)}; the roles of this data are {', '.join(valid)}"
             )
 
 
@@ -174,9 +174,9 @@ def describe_columns(roles: Sequence[Role], matched: Mapping[str, str], names: S
     """Return the column of each role and the columns that are ignored, e.g. "text is 'review'; ignored: id"."""
     used = ", ".join(f"{role.name} is {matched[role.name]!r}" for role in roles if role.name in matched)
     ignored = [name for name in names if name not in matched.values()]
-    return f"{used}{f'; ignored: {_list(ignored)}' if ignored else ''}"
+    return f"{used}{f'; ignored: {list_columns(ignored)}' if ignored else ''}"
 
 
-def _list(names: Sequence[str]) -> str:
+def list_columns(names: Sequence[str]) -> str:
     shown = ", ".join(printable(name, 30) for name in names[:MAX_SHOWN])
     return f"{shown}, ..." if len(names) > MAX_SHOWN else shown or "none"

@@ -11,6 +11,7 @@ from qkv.datasets.formats.roles import (
     Role,
     check_roles,
     describe_columns,
+    list_columns,
     match_columns,
     missing_roles,
 )
@@ -42,6 +43,7 @@ class Table:
     rows: list[Row]
     header: int | None = None  # line number of the header that was skipped
     description: str = ""
+    notes: tuple[str, ...] = ()  # on its values
 
 
 def as_json_lines(lines: Sequence[str], suffix: str, where: str) -> tuple[Sequence[str], str]:
@@ -106,12 +108,29 @@ def table_rows(lines: Sequence[str], suffix: str, where: str) -> Iterator[tuple[
 def csv_rows(lines: Sequence[str], where: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Parse CSV into (number of the last line, cells); malformed CSV is an InputError."""
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter)
+    first = 0  # index of the first line of the row
     try:
-        for row in reader:
+        while (row := next(reader, None)) is not None:
+            if _is_unclosed(lines[first : reader.line_num], delimiter, last=reader.line_num == len(lines)):
+                raise InputError(f'{where}: line {first + 1}: not valid CSV: a quote (") is not closed')
             yield reader.line_num, row
+            first = reader.line_num
     except csv.Error as error:
-        hint = "; use JSON Lines for longer texts" if "field limit" in str(error) else ""
+        hint = ""
+        if "field limit" in str(error):
+            hint = f'; is a quote (") of line {first + 1} not closed? Use JSON Lines for longer texts'
         raise InputError(f"{where}: line {reader.line_num}: not valid CSV: {error}{hint}") from None
+
+
+def _is_unclosed(lines: Sequence[str], delimiter: str, *, last: bool) -> bool:
+    """Return whether a row has a quote that is closed by one of a row below it, or not at all."""
+    if len(lines) == 1 and not last:
+        return False
+    try:
+        list(csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        return len(lines) > 1 or "end of data" in str(error)
+    return False
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -180,7 +199,7 @@ def _wrong_width(
     line = "".join(cells)
     hint = names = ""
     if columns:
-        hint = f"; data.column_names names {', '.join(columns)} only"
+        hint = f"; --column names {', '.join(columns)} only"
     elif len(cells) == 1 and line.lstrip().startswith("{"):
         hint = "; the name of a JSON Lines file must end in .jsonl"
     elif len(cells) == 1 and "," in line and separator == "tab":
@@ -200,6 +219,7 @@ def _from_json(lines: Sequence[str], where: str, roles: Sequence[Role], columns:
     matched: dict[str, str] = {}
     names: list[str] = []
     rows = []
+    kinds: dict[str, dict[str, tuple[int, Any]]] = {}  # by role and type of the values, the first line and value
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             rows.append(Row(number, {role.name: "" for role in roles}))
@@ -214,11 +234,35 @@ def _from_json(lines: Sequence[str], where: str, roles: Sequence[Role], columns:
             matched = match_columns(names, roles, columns, where)
             matched = _two_texts(entry, roles) if missing_roles(roles, matched) and not columns else matched
         if missing_roles(roles, matched):
-            raise InputError(f"{location} lacks {', '.join(missing_roles(roles, matched))}; expected {_example(roles)}")
+            missing = missing_roles(roles, matched)
+            named = " ".join(f"--column {name}=NAME" for name in missing)
+            raise InputError(
+                f"{location} lacks {', '.join(missing)}; expected {_example(roles)}; its columns are "
+                f"{list_columns(names)}: name them with {named}"
+            )
         cells = {role.name: _cell(entry, matched, role, location) for role in roles}
+        for role, column in matched.items():
+            if (value := entry.get(column)) is not None:
+                kinds.setdefault(role, {}).setdefault(_kind_of(value), (number, value))
         rows.append(Row(number, cells))
     obvious = all(role == column for role, column in matched.items())
-    return Table(rows, None, "" if obvious else describe_columns(roles, matched, names))
+    return Table(rows, None, "" if obvious else describe_columns(roles, matched, names), tuple(_mixed(kinds)))
+
+
+def _kind_of(value: Any) -> str:
+    """Return the JSON type of a value."""
+    if isinstance(value, bool):
+        return "boolean"
+    return "number" if isinstance(value, int | float) else "list" if isinstance(value, list) else "string"
+
+
+def _mixed(kinds: Mapping[str, Mapping[str, tuple[int, Any]]]) -> Iterator[str]:
+    """Yield a note on each role whose values are strings and other types, which are read as strings, too."""
+    for role, firsts in kinds.items():
+        others = {kind: first for kind, first in firsts.items() if kind in ("boolean", "number")}
+        if others and len(firsts) > 1:
+            shown = ", ".join(f"a {kind} in line {line} ({json.dumps(x)})" for kind, (line, x) in others.items())
+            yield f"{role} has values of several types: {shown}; all are read as strings"
 
 
 def _two_texts(entry: Mapping[str, Any], roles: Sequence[Role]) -> dict[str, str]:

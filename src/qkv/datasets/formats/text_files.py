@@ -60,19 +60,22 @@ def read_pairs(
             numbered = numbered[1:]
     else:
         raise InputError(f"{what} come from one table or from two files, not from {len(paths)}")
-    pairs, empty = [], []
+    pairs = []
+    empty: dict[str, list[int]] = {}  # numbers of the lines that are skipped, by what they lack
     for number, source, target in numbered:
         text = text_of(source)
         if text.strip() and target.strip():
             parsed = source if isinstance(source, Tagged) else None
             pairs.append(Pair(text, target.strip() if labelled else target, parsed=parsed))
         else:
-            empty.append(number)
-    if empty and strict:
-        raise InputError(f"{name}: line {empty[0]} has an empty side ({len(empty)} such line(s))")
+            lacks = "an empty side" if not labelled else "no label" if text.strip() else "an empty text"
+            empty.setdefault(lacks, []).append(number)
+    for lacks, numbers in empty.items() if strict else ():
+        raise InputError(f"{name}: line {numbers[0]} has {lacks} ({len(numbers)} such line(s))")
     if not pairs:
         raise InputError(f"{name}: no {what} found")
-    notes += skipped_note(name, empty)
+    for lacks, numbers in empty.items():
+        notes += skipped_note(name, numbers, lacks)
     return pairs, notes
 
 
@@ -98,10 +101,11 @@ def read_column(path: Path, roles: Sequence[Role], columns: Mapping[str, str]) -
 
 
 def table_notes(table: Table, name: str) -> list[str]:
-    """Return notes on the header of a table and on its columns."""
+    """Return notes on the header of a table, on its columns and on its values."""
+    notes = [f"{name}: {message}" for message in table.notes]
     if table.header is not None:
-        return [f"{name}: line {table.header} is a header: {table.description}"]
-    return [f"{name}: {table.description}"] if table.description else []
+        return [f"{name}: line {table.header} is a header: {table.description}", *notes]
+    return [f"{name}: {table.description}", *notes] if table.description else notes
 
 
 def skipped_note(name: str, numbers: Sequence[int], what: str = "an empty side") -> list[str]:
@@ -261,6 +265,8 @@ def hold_out(
     """
     counts = Counter(map(source, examples))
     sources = sorted(counts, key=lambda text: (counts[text] > max(share, 0.5) * len(examples), digest(text)))
+    if len(examples) == 1:
+        raise InputError("a single example is not enough to hold out some for validation: add examples")
     if len(sources) < 2:
         raise InputError(f"all examples have the same {what}, so none can be held out: provide a validation file")
     held_out = set(sources[: max(1, min(MAX_HELD_OUT, round(share * len(sources)), len(sources) - 1))])

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import qkv
@@ -37,7 +39,7 @@ def test_a_network_of_another_library_cannot_be_viewed_but_watched():
 
 @pytest.mark.parametrize("name", ["no-such-model", "./no/such/run"])
 def test_a_missing_model_is_also_a_file_that_is_not_found(name: str):
-    for function in (qkv.load, qkv.Translator, qkv.view):
+    for function in (qkv.load, qkv.Translator, qkv.view, qkv.evaluate):
         with pytest.raises(FileNotFoundError, match="no such folder") as caught:
             function(name)
         assert isinstance(caught.value, ModelNotFoundError)
@@ -94,3 +96,37 @@ def test_a_dtype_of_decoding_may_be_a_type_of_pytorch():
 def test_a_class_is_registered_under_a_name():
     with pytest.raises(InputError, match="name"):
         qkv.register("score")
+
+
+@pytest.mark.parametrize("pipeline", [qkv.Translator, qkv.Classifier, qkv.ImageClassifier])
+def test_a_missing_model_argument_is_named_with_the_pipeline(pipeline):
+    with pytest.raises(KeywordError, match=f"{pipeline.__name__} requires .*'model'"):
+        pipeline(device="cpu")
+
+
+def test_what_is_no_network_is_refused_before_the_with_block():
+    with pytest.raises(InputError, match="not int"):
+        qkv.watch(5)
+
+
+def test_a_model_is_not_saved_to_a_file_name(tmp_path: Path):
+    with pytest.raises(InputError, match="folder"):
+        qkv.save(qkv.load("dates"), tmp_path / "dates.txt")
+
+
+def test_an_array_of_samples_needs_its_sampling_rate():
+    recognizer = qkv.Recognizer("digits", device="cpu")
+    samples = np.zeros(800, dtype=np.float32)
+    for wrong in (samples, [samples], torch.zeros(800)):
+        with pytest.raises(InputError, match="sampling_rate"):
+            recognizer(wrong)
+
+
+def test_an_array_of_pixels_is_an_image():
+    captioner = qkv.Captioner("shapes", device="cpu")
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    captions = captioner([pixels, Image.fromarray(pixels), pixels[:, :, 0]])
+    assert captioner(pixels).text == captions[0].text == captions[1].text
+    for wrong in (pixels.astype(np.float32), pixels.transpose(2, 0, 1), pixels[None]):
+        with pytest.raises(InputError, match="uint8"):
+            captioner(wrong)

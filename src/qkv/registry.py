@@ -134,12 +134,15 @@ def keyword_hints(hints: Mapping[str, str]) -> Callable[[Callable[P, R]], Callab
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         known = frozenset(keyword_names(function))
+        required = _required_names(function) if function.__name__ == "__init__" else ()
 
         @wraps(function)
         def call(*args: P.args, **options: P.kwargs) -> R:
             for name in options:
                 if name not in known:
                     raise unexpected_keyword(name, known, hints)
+            if missing := [name for name in required[max(0, len(args) - 1) :] if name not in options]:
+                raise KeywordError(f"{type(args[0]).__name__} requires the argument {missing[0]!r}")
             return function(*args, **options)
 
         return call
@@ -167,6 +170,13 @@ def keyword_names(function: Callable[..., Any]) -> tuple[str, ...]:
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(function).parameters.values()
     return tuple(parameter.name for parameter in parameters if parameter.kind in kinds and parameter.name != "self")
+
+
+def _required_names(method: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the positional parameters of a method, after self, that have no default."""
+    _, *parameters = inspect.signature(method).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(each.name for each in parameters if each.kind in positional and each.default is each.empty)
 
 
 def load_plugins(plugins: Iterable[Path | str]) -> None:

@@ -82,3 +82,13 @@ def test_what_attend_cannot_take_is_explained(arguments, hint):
     x = torch.randn(1, 2, 3, 4)
     with pytest.raises((InputError, ShapeError), match=hint):
         attend(**{"query": x, "key": x, "value": x, **arguments})
+
+
+def test_a_name_of_a_term_suggests_the_class():
+    for score, words in {"dto": r"attention\.Dot", "nonsense": "known: Additive", "dot": r"attention\.Dot"}.items():
+        with pytest.raises(InputError, match=words):
+            attend(QUERY, KEY, KEY, score=score)
+    with pytest.raises(InputError, match=r"attention\.Causal"):
+        attend(QUERY, KEY, KEY, mask="causl")
+    with pytest.raises(InputError, match=r"subclass of qkv\.attention\.Score"):
+        attend(QUERY, KEY, KEY, score=lambda query, key: query @ key.mT)

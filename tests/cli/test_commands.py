@@ -87,7 +87,8 @@ def test_commands_and_options() -> None:
             "--max-new-tokens", "--output", "--page", "--seed", "--temperature", "--top-k", "--top-p",
         ],
         "classify": [
-            "--batch-size", "--column", "--device", "--document", "--input", "--json", "--output", "--strict", "--top-k",
+            "--batch-size", "--column", "--device", "--document", "--input", "--json", "--output", "--strict",
+            "--top-k",
         ],
         "tag": ["--batch-size", "--column", "--device", "--input", "--json", "--output", "--strict"],
         "parse": [

@@ -170,7 +170,7 @@ texts = st.lists(st.tuples(st.sampled_from("abcdefghij"), st.sampled_from("xyz")
 def test_held_out_pairs_never_share_a_source_with_the_others(texts: list[tuple[str, str]], share: float) -> None:
     pairs = [Pair(*sides) for sides in texts]
     if len({pair.source for pair in pairs}) < 2:
-        with pytest.raises(InputError, match="same text|single example"):
+        with pytest.raises(InputError, match=r"same text|single example"):
             hold_out(pairs, share, source_of)
         return
     kept, held = hold_out(pairs, share, source_of)

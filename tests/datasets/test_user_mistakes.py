@@ -213,7 +213,7 @@ def test_one_example_is_too_few(tmp_path):
 
 
 def test_an_unknown_role_is_named_with_the_roles(tmp_path):
-    with pytest.raises(InputError, match="--column txt=feedback: unknown role txt .*text, label"):
+    with pytest.raises(InputError, match=r"--column txt=feedback: unknown role txt .*text, label"):
         load(tmp_path, "a.tsv", LABEL_HEADS, "labelled", column_names={"txt": "feedback"})
 
 

@@ -133,7 +133,7 @@ def test_models_and_networks_are_evaluated_on_own_files(classifier: Run, transla
         qkv.evaluate(translator, "dev", device="cpu")
 
 
-def test_recorded_results_are_compared_and_draw_a_table(translator: Run):
+def test_recorded_results_are_compared_and_draw_a_table(translator: Run, classifier: Run):
     with pytest.raises(InputError, match=r"qkv\.evaluate"):
         qkv.compare(translator)
     qkv.evaluate(translator, record=False, device="cpu")
@@ -147,6 +147,8 @@ def test_recorded_results_are_compared_and_draw_a_table(translator: Run):
     assert "\x1b" not in repr(comparison)
     assert "<table>" in comparison._repr_html_()
     assert repr(qkv.compare([translator])) == repr(comparison)
+    with pytest.warns(UserWarning, match="without results"):
+        assert repr(qkv.compare(translator, classifier)) == repr(comparison)
     with pytest.raises(InputError, match="runs to compare"):
         qkv.compare()
     with pytest.raises(InputError, match=r"did you mean seeds\?"):

@@ -61,7 +61,9 @@ def test_an_image_in_memory_has_the_label_of_its_file(model, pictures):
     assert (one.text, one.probabilities) == (str(pictures[0]), of_file.probabilities)
     assert view.text == PictureProbe(model)(pictures[0]).text
     assert ImageClassifier(model)(Image.new("RGBA", (4, 4))).text == "image"
-    with pytest.raises(InputError, match="Image"):
+    pixels = np.array(Image.open(pictures[0]))
+    assert ImageClassifier(model)(pixels).probabilities == of_file.probabilities
+    with pytest.raises(InputError, match="uint8"):
         ImageClassifier(model)(np.zeros((8, 8)))
 
 

@@ -1,5 +1,6 @@
 """Request and result types, and the backend interface."""
 
+import difflib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, final
@@ -146,6 +147,10 @@ def check_terms(score: object, position: object, mask: object, align: object, st
             named = _named(name, term) if isinstance(term, str) else term
             cls = named if isinstance(named, type) else type(named)
             hint = f" (did you mean qkv.attention.{cls.__name__}(...)?)" if issubclass(cls, kind) else ""
+            if isinstance(term, str) and named is None:
+                hint = _similar(name, term, kind)
+            elif callable(term) and not isinstance(term, type) and not hint:
+                hint = f": write a subclass of qkv.attention.{kind.__name__}"
             if name == "position" and hasattr(cls, "at"):
                 hint = f": {cls.__name__} is not a term of attention, but added to the embeddings"
             raise InputError(f"{name} must be a qkv.attention.{kind.__name__}, not {_type_name(term)}{hint}")
@@ -156,9 +161,22 @@ def check_terms(score: object, position: object, mask: object, align: object, st
 
 def _named(kind: str, name: str) -> type | None:
     """Return the class that a user means by a name: that of a recipe, or of a mask in lower case."""
-    if kind == "mask":
-        return next((mask for mask in Mask.__subclasses__() if mask.__name__.lower() == name.lower()), None)
-    return registered(kind).get(name)
+    return _terms(kind).get(name.lower() if kind == "mask" else name)
+
+
+def _terms(kind: str) -> dict[str, type]:
+    """Return the classes of a kind of terms by their names in recipes; masks by their names in lower case."""
+    masks = {mask.__name__.lower(): mask for mask in Mask.__subclasses__() if not mask.__name__.startswith("_")}
+    return masks if kind == "mask" else dict(registered(kind))
+
+
+def _similar(kind: str, name: str, base: type) -> str:
+    """Return a hint at the term with the most similar name, or at all terms of a kind."""
+    terms = {known: term for known, term in _terms(kind).items() if issubclass(term, base)}
+    close = difflib.get_close_matches(name.lower(), terms, n=1)
+    if close:
+        return f" (did you mean qkv.attention.{terms[close[0]].__name__}(...)?)"
+    return f" (known: {', '.join(sorted({term.__name__ for term in terms.values()}))})"
 
 
 def _type_name(value: object) -> str:

@@ -1,7 +1,7 @@
 """Record the attention weights of any model while it runs, whichever backend computes it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, final
@@ -34,14 +34,13 @@ MAX_SHOWN = 4  # layers in the repr of a recording
 
 
 @names_keywords
-@contextmanager
 def watch(
     model: nn.Module,
     *,
     layers: Layer | Sequence[Layer] | None = None,
     heads: Sequence[int] | None = None,
     queries: Sequence[int] | None = None,
-) -> Iterator["AttentionRecording"]:
+) -> AbstractContextManager["AttentionRecording"]:
     """Record the weights of a model's attention layers.
 
         with qkv.watch(model) as recording:
@@ -67,6 +66,17 @@ def watch(
         A context manager that yields an `AttentionRecording`, a dict of `AttentionRecord` by layer name.
     """
     require_module(model, "watch")
+    return _watching(model, layers, heads, queries)
+
+
+@contextmanager
+def _watching(
+    model: nn.Module,
+    layers: Layer | Sequence[Layer] | None,
+    heads: Sequence[int] | None,
+    queries: Sequence[int] | None,
+) -> Iterator["AttentionRecording"]:
+    """Record the weights of the selected layers."""
     heads = None if heads is None else checked_indices("heads", heads)
     queries = None if queries is None else checked_indices("queries", queries)
     selected = select_any_layers(model, layers)

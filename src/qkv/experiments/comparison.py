@@ -1,6 +1,7 @@
 """`qkv.compare`: tables of the results of runs, or of the variants of a recipe."""
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -119,8 +120,12 @@ def compare(
             raise InputError("pass the runs to compare, or a recipe and vary={key: values}")
         folders = tuple(dict.fromkeys(map(Path, paths)))
         missing = [folder for folder in folders if folder.is_dir() and not (folder / RESULTS).is_file()]
-        if missing:
+        if missing and len(missing) == len(folders):
             raise InputError(f"{missing[0]}: has no results: run qkv.evaluate({str(missing[0])!r}) first")
+        if missing:
+            skipped = f"skipped {len(missing)} run(s) without results of qkv.evaluate: {', '.join(map(str, missing))}"
+            warnings.warn(skipped, stacklevel=3)
+            folders = tuple(folder for folder in folders if folder not in missing)
         comparison = RunComparison(folders)
         comparison.tables  # noqa: B018  (reads the results, which may be malformed)
         return comparison

@@ -80,6 +80,9 @@ def save_model(
         tokenizer.save(folder)
 
 
+FILE_SUFFIXES = (".txt", ".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".json", ".onnx")  # not of folders
+
+
 @names_keywords
 def save(model: Network, folder: str | os.PathLike[str]) -> Path:
     """Write a model with its tokenizer to a new folder, which `load`, the pipelines and all commands read.
@@ -100,6 +103,8 @@ def save(model: Network, folder: str | os.PathLike[str]) -> Path:
         hint = ": pass its .model" if isinstance(getattr(model, "model", None), Network) else ""
         raise InputError(f"save takes a model of qkv, not {type(model).__name__}{hint}")
     path = Path(folder)
+    if path.suffix.lower() in FILE_SUFFIXES:
+        raise InputError(f"{path}: a model is saved to a folder, whose name must not end in {path.suffix}")
     check_output_folder(path)
     with atomic_folder(path) as scratch:
         save_model(model, model.tokenizer, scratch)

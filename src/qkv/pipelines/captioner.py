@@ -18,6 +18,7 @@ from qkv.datasets.examples.captions import feature_names, read_features
 from qkv.datasets.formats.images import (
     ImageSource,
     image_name,
+    image_of_array,
     load_image,
     pixels_for_display,
     read_image_for_display,
@@ -75,11 +76,14 @@ class Captioner(DecoderPipeline):
 
     task_description: ClassVar = "image captioning"
     model_class: ClassVar = ShowAttendTell
-    input_types: ClassVar = (str, Path, Image.Image)
+    input_types: ClassVar = (str, Path, Image.Image)  # or an array
     model: ShowAttendTell
 
     def setup(self) -> None:
         self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer, self.model.config)
+
+    def as_input(self, value: Any) -> Any:
+        return image_of_array(value) if isinstance(value, np.ndarray) else value
 
     @one_or_many
     def __call__(
@@ -98,7 +102,8 @@ class Captioner(DecoderPipeline):
             qkv.Captioner("runs/shapes-attend-0")(["scene.png", "other.png"], num_beams=4)
 
         Args:
-            images: A path or an image of PIL, or several; or a .safetensors file of features.
+            images: A path, an image of PIL or an array of uint8 [height, width] or [height, width, 3], or several; or a
+                .safetensors file of features.
             num_beams: Number of beams; 1 is greedy search.
             num_return_sequences: Number of results for each input, at most `num_beams` unless they are sampled; with
                 more than 1, the result for each input is a list, best first.

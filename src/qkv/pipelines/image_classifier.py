@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from PIL import Image
 
 from qkv.datasets.batching import batch_by_length
-from qkv.datasets.formats.images import ImageSource, image_name, read_image
+from qkv.datasets.formats.images import ImageSource, image_name, image_of_array, read_image
 from qkv.errors import InputError
 from qkv.models.vit import ViT
 from qkv.pipelines.classifier import Classification
@@ -29,7 +29,7 @@ class ImageClassifier(Pipeline):
 
     task_description: ClassVar = "image classification"
     model_class: ClassVar = ViT
-    input_types: ClassVar = (str, Path, Image.Image)
+    input_types: ClassVar = (str, Path, Image.Image)  # or an array
     model: ViT
 
     @names_keywords
@@ -46,6 +46,9 @@ class ImageClassifier(Pipeline):
             raise InputError(f"{self.name}: has no classification head")
         self.scale = pixel_scale(model, self.model.config.channels)
 
+    def as_input(self, value: Any) -> Any:
+        return image_of_array(value) if isinstance(value, np.ndarray) else value
+
     @one_or_many
     @torch.inference_mode()
     def __call__(
@@ -54,7 +57,7 @@ class ImageClassifier(Pipeline):
         """Return the label of one image or several, with the probability of each label.
 
         Args:
-            images: A path or an image of PIL, or several.
+            images: A path, an image of PIL or an array of uint8 [height, width] or [height, width, 3], or several.
             top_k: Number of labels in `probabilities`, the most probable ones; by default all.
             batch_size: Number of images processed at a time; by default as many as fit in memory.
 

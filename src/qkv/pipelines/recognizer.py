@@ -87,6 +87,14 @@ class Recognizer(DecoderPipeline):
             getattr(config, "begin_suppress_tokens", ()),
         )
 
+    def as_input(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray | Tensor) and np.ndim(value) and np.asarray(value).dtype.kind in "fiu":
+            raise InputError(
+                'an array has no sampling rate: pass {"array": array, "sampling_rate": 16000} with the rate of the '
+                "recording"
+            )
+        return value
+
     @property
     def max_seconds(self) -> float:
         """Length of a window."""

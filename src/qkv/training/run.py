@@ -9,7 +9,7 @@ from typing import Any
 
 from qkv.config import override
 from qkv.datasets.dataset import Dataset
-from qkv.errors import CheckpointError, InputError
+from qkv.errors import CheckpointError, InputError, ModelNotFoundError
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest
 from qkv.hub.model_folder import CHECKPOINT, checkpoint_step, checkpoints_in, named_folder
 from qkv.hub.pretrained import unknown_model
@@ -243,7 +243,7 @@ def find_run(run: Path) -> Run | None:
     """Return the training run of a run or checkpoint directory; None for other model folders."""
     run = named_folder(run)
     if not run.exists():
-        raise InputError(unknown_model(str(run)))
+        raise ModelNotFoundError(unknown_model(str(run)))
     folder = next((folder for folder in (run, run.parent) if (folder / MANIFEST).exists()), None)
     return None if folder is None else Run.open(folder)
 

@@ -119,6 +119,18 @@ def encode_png(pixels: UInt8[ndarray, "channels height width"]) -> bytes:
     return file.getvalue()
 
 
+def image_of_array(array: ndarray) -> ImageSource | ndarray:
+    """Return the image in an array of pixels; arrays of other objects, such as paths, are returned as such."""
+    if array.dtype.kind not in "fiub":
+        return array
+    if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)) or not array.size:
+        raise InputError(
+            f"an image is an array of uint8 [height, width] or [height, width, 3], not of {array.dtype} "
+            f"{list(array.shape)}"
+        )
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
 def image_name(source: ImageSource) -> str:
     """Return the name of an image: its path, also of the file that an image in memory was read from, or "image"."""
     return str((getattr(source, "filename", "") or "image") if isinstance(source, Image.Image) else source)

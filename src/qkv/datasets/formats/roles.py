@@ -119,7 +119,8 @@ def match_columns(
         if role.name in columns:
             if columns[role.name] not in names:
                 raise InputError(
-                    f"{where}: has no column {printable(repr(columns[role.name]), 40)}; its columns are {list_columns(names)}"
+                    f"{where}: has no column {printable(repr(columns[role.name]), 40)}; its columns are "
+                    f"{list_columns(names)}"
                 )
             matched[role.name] = columns[role.name]
     for role in roles:

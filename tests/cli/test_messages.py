@@ -88,3 +88,26 @@ def test_all_recipes_are_listed(qkv):
     names = [line.split()[0] for line in qkv("recipes").out.splitlines() if line[0] != " "]
     assert "dates-gru" in names
     assert sum(map(len, names)) > LONGEST_MESSAGE  # too long for an error message
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("help", "qkv --help"),
+        ("data download dates", "qkv data fetch"),
+        ("data tokenize", "qkv data prepare"),
+        ("claims list", "did you mean qkv claims?"),
+        ("claims run 999", "numbered from 1 to "),
+        ("models download nosuch", "all are in the package: copy-ntm"),
+        ("serve sentiment --port 99999", "'--port': must be at most 65535"),
+        ("translate dates --dtype float16 hi", "'--dtype': 'float16' is not one of"),
+        ("parse ewt-pos x", "a parser (for qkv parse) is required"),
+        ("compare dates-gru --vary model.cel=gru,lstm", "--vary model.cel=gru: recipe dates-gru: unknown key"),
+    ],
+)
+def test_messages_name_the_right_command_option_or_range(qkv, command, words):
+    assert words in qkv(*command.split()).error
+
+
+def test_help_with_a_command_suggests_its_help(qkv):
+    assert "did you mean qkv train --help?" in qkv("help", "train").error

@@ -77,7 +77,7 @@ def test_a_failed_run_is_named_and_ends_with_exit_code_1(sweep: Command, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("--vary", "model.score.name=dott"), "score=dott"),
+        (("--vary", "model.score.name=dott"), "score.name=dott"),
         (("--vary", "model.score.name=dot", "--metric", "blue"), "bleu"),
         (("--vary", "model.score.name=dot", "--split", "dev"), "dev"),
         (("--vary", "model.score.name=dot", "--set", "seed=3"), "--seeds"),

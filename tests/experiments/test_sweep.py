@@ -107,7 +107,7 @@ def test_combinations_and_seeds() -> None:
 @pytest.mark.parametrize(
     ("factors", "words"),
     [
-        ({"model.score.name": ("additive", "dott")}, ("score=dott", "dot?")),
+        ({"model.score.name": ("additive", "dott")}, ("score.name=dott", "dot?")),
         ({"model.scoer": ("dot",)}, ("scoer=dot", "model.score")),
         ({"train.lr": ("0.1", "-1")}, ("lr=-1", "train.lr")),
         ({"model.score.name": ("dot", "dot")}, ("model.score.name", "twice")),

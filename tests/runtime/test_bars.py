@@ -84,6 +84,15 @@ def test_the_training_line_keeps_bar_and_remaining_time(
     assert not any(text in last for text in left_out)
 
 
+def test_the_training_line_says_that_it_validates() -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, force_terminal=True, width=120, height=20))
+    with display:
+        display.step(30, 30, 1.0, 1.234, 640.0, "tokens")
+        display.validating()
+    assert "validating" in out.getvalue()
+
+
 def test_the_rate_is_an_integer_below_a_thousand() -> None:
     out = io.StringIO()
     Display(Console(file=out, width=200)).step(1, 2, 0.5, 1.0, 84.2, "images")

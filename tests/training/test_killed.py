@@ -114,7 +114,7 @@ def test_ctrl_c_saves_and_prints_how_to_resume(number, uninterrupted, tmp_path):
     assert qkv_train(messages, *new_run(folder), sending=(number, STEP, 6)) == 130, messages.read_text()
     assert newest(folder) == "step-00000006"
     text = messages.read_text()
-    assert re.search(rf"stopped: saved \S+step-00000006 .*resume with: qkv train dates-gru --resume {folder}\n", text)
+    assert re.search(rf"stopped: saved \S+step-00000006 .*resume with: qkv train --resume {folder}\n", text)
     assert "Traceback" not in text
     assert f"{folder}\n" in text.splitlines(keepends=True)
     assert qkv_train(messages, "dates-gru", "--resume", folder) == OK, messages.read_text()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sys
 import warnings
 from difflib import get_close_matches
@@ -56,6 +57,29 @@ OTHER_NAMES = {  # options of other tools and of other commands
     "--html": ("--page",),
     "--max-length": ("--max-new-tokens",),
     "--learning-rate": ("--set train.lr=...",),
+}
+OTHER_COMMANDS = {  # commands of other tools, by the group
+    "qkv": {
+        "help": "qkv --help",
+        "predict": "qkv classify, tag, translate or generate",
+        "finetune": "qkv train RECIPE --set init=MODEL",
+        "test": "qkv evaluate",
+        "list": "qkv recipes, qkv models or qkv data list",
+    },
+    "qkv data": {
+        "download": "qkv data fetch NAME",
+        "tokenize": "qkv data prepare",
+        "describe": "qkv data check FILE",
+        "validate": "qkv data check FILE",
+    },
+    "qkv claims": {"list": "qkv claims"},
+}
+NO_COMMAND = re.compile("No such command '([^']*)'")
+PYDANTIC = {  # messages of typer's validation, in the words of the other options
+    "Value error, ": "",
+    "Input should be greater than or equal to": "must be at least",
+    "Input should be less than or equal to": "must be at most",
+    "Input should be ": "must be ",
 }
 app = typer.Typer(
     name="qkv",
@@ -193,6 +217,14 @@ def _close_options(error: Any) -> list[str]:
     return [name for name in possible if word in name] or [name for name in possible if name.lstrip("-") in similar]
 
 
+def _other_command(name: str, group: str, context: Any) -> str | None:
+    """Return the command for one of other tools."""
+    commands = getattr(context.command, "commands", {})
+    if name == "help" and (words := [word for word in sys.argv if word in commands]):
+        return f"{group} {words[0]} --help"
+    return OTHER_COMMANDS.get(group, {}).get(name)
+
+
 def _usage_error(error: Any) -> int:
     message = error.format_message()
     if "\n" in message:  # called without a command: the message is the help text
@@ -202,4 +234,8 @@ def _usage_error(error: Any) -> int:
         close = _other_name(error) or " or ".join(sorted(_close_options(error)))
         message = f"{error.message.rstrip('.')} (did you mean {close}?)" if close else error.message
     command = error.ctx.command_path if error.ctx else "qkv"
+    for words, others in PYDANTIC.items():
+        message = message.replace(words, others)
+    if (missing := NO_COMMAND.match(message)) and (other := _other_command(missing[1], command, error.ctx)):
+        message = f"{missing[0]} (did you mean {other}?)"
     return _print_error(f"{message.rstrip('.')} (see {command} --help)", BAD_INPUT)

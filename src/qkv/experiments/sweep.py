@@ -208,7 +208,8 @@ class Sweep:
         try:
             recipe = read_recipe(settings.get(RECIPE, self.recipe), assignments)
         except InputError as error:
-            raise InputError(f"{printable(label)}: {error}") from None
+            varied = ", ".join(f"{key}={value}" for key, value in settings.items())
+            raise InputError(f"--vary {printable(varied)}: {error}") from None
         name = f"{_file_name(label)}-{seed}"
         if self.shared:
             name = f"{_file_name(recipe.name)}-{_settings_hash(recipe)}-{seed}"

@@ -244,8 +244,12 @@ def load_as(
     dtype: torch.dtype | str | None = None,
     *,
     dequantize: bool = False,
+    required: str = "",
 ) -> Any:
-    """Load a saved model like `load`; raise before reading weights unless it is a subclass of `kind`."""
+    """Load a saved model like `load`; raise before reading weights unless it is a subclass of `kind`.
+
+    `required` describes the models of this kind in the message, by default all of them.
+    """
     folder, target_device = model_name(folder), pick_device(device)
     dtype = floating_point_type(dtype)
     while True:
@@ -253,7 +257,9 @@ def load_as(
         try:
             source = ModelFolder(locate(folder))
             if kind is not object and not issubclass(source.network, kind):
-                raise InputError(f"{folder} is {_describe(source.network)}, but {_describe(kind)} is required")
+                raise InputError(
+                    f"{folder} is {_describe(source.network)}, but {required or _describe(kind)} is required"
+                )
             return source.load(target_device, dtype, dequantize=dequantize)
         except InputError:
             if checkpoints_in(Path(folder)) == checkpoints:

@@ -120,7 +120,13 @@ def download_model(
         return existing
     catalog = read_catalog()
     if name not in catalog:
-        raise InputError(f"{printable(name)}: not a model that can be downloaded{nearest(name, catalog or ['none'])}")
+        if not catalog:
+            packaged = ", ".join(pretrained_names())
+            raise InputError(
+                f"{printable(name)}: not a pretrained model; there is none to download, all are in the package: "
+                f"{packaged}"
+            )
+        raise InputError(f"{printable(name)}: not a model that can be downloaded{nearest(name, catalog)}")
     location = location or os.environ.get(LOCATION_VARIABLE)
     if not location:
         raise InputError(

@@ -51,6 +51,7 @@ class Parser(Translator):
     """
 
     task_description: ClassVar = "parsing"
+    required: ClassVar = "a parser (for qkv parse)"
     input_types: ClassVar = (str, tuple, Tagged)
 
     def setup(self) -> None:

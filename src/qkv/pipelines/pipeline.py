@@ -43,6 +43,7 @@ class Pipeline:
     """A model with its tokenizer: call it with one input for one answer, or with a list for a list of answers."""
 
     task_description: ClassVar[str]
+    required: ClassVar[str] = ""  # the models it can run, in messages; default: those of `model_class`
     model_class: ClassVar[type[Any]]  # base class of the models that the pipeline can run
     input_types: ClassVar[tuple[type, ...]] = (str,)  # of one input
     example_input: ClassVar[str] = "The cat sat on the mat."  # of pipelines of texts
@@ -62,7 +63,7 @@ class Pipeline:
         """
         self.name = model_name(model, network=True)
         if not isinstance(model, nn.Module):
-            network = load_as(self.model_class, self.name, pick_device(device))
+            network = load_as(self.model_class, self.name, pick_device(device), required=self.required)
         else:
             network = model if device == "auto" else model.to(pick_device(device))
             if not isinstance(network, self.model_class):

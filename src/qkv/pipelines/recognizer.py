@@ -68,6 +68,7 @@ class Recognizer(DecoderPipeline):
     """
 
     task_description: ClassVar = "speech recognition"
+    required: ClassVar = "a speech recognizer (for qkv transcribe)"
     model_class: ClassVar = EncoderDecoder
     input_types: ClassVar = (str, Path, dict)
     model: EncoderDecoder[Any, Any]

@@ -92,6 +92,10 @@ class Display:
         began, done_then = self._first = self._first or (now, done)
         return (now - began) * (1 - done) / (done - done_then) if done > done_then else None
 
+    def validating(self) -> None:
+        """Show that a validation is running."""
+        self._live.update(self._task, status=f"validating{self._best}")
+
     def validated(self, metric: Metric, value: float, best: Best | None) -> None:
         """Show the validation metric, and the best value so far."""
         self._best = "" if best is None else f" (best {metric.shown(best.value)})"

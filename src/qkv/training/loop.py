@@ -245,6 +245,7 @@ class Trainer:
     def validate(self, log: Log) -> None:
         """Evaluate the averaged weights on the validation data, and count the validations since the best one."""
         self.check_reports()
+        self.display.validating()
         if self.environment.parallel == "fsdp":
             gather_weights(self.source, self.averaged)
         with torch.compiler.set_stance("force_eager"):  # in other shapes, and too short to compile for

@@ -133,7 +133,7 @@ def train(
             done = job.resume(resume, device, assignments or [], force=force, strict=strict_resume, **watch())
         if finished and done.main and not any("train.epochs" in assignment for assignment in assignments or []):
             note(f"{resume} was finished: train longer with --set train.epochs=N")
-        _report(done, recipe, json)
+        _report(done, json)
         return
     if recipe is None:
         raise InputError("missing recipe: pass a recipe name (see qkv recipes) or the path to a .toml file")
@@ -154,7 +154,7 @@ def train(
         config, output, device, watch,
         overwrite=overwrite, resume_unfinished=resume == AUTO, force=force, strict=strict_resume,
     )  # fmt: skip
-    _report(done, recipe, json)
+    _report(done, json)
 
 
 def _watching(samples: int, chart: bool | None, log: str, profile: bool) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _report(done: "Job", recipe: str | None, json: bool) -> None:
+def _report(done: "Job", json: bool) -> None:
     """Print the outcome of the run and the next commands; of several processes, the first does."""
     run, state = done.run, done.state
     if not done.main:
@@ -242,8 +242,8 @@ def _report(done: "Job", recipe: str | None, json: bool) -> None:
     else:
         result(str(run.folder))
     if not state.finished:
-        command = f"qkv train {recipe} --resume" if recipe else "qkv train --resume"
-        info(f"stopped: saved {run.checkpoints[-1]}   resume with: {command} {shlex.quote(str(run.folder))}")
+        folder = shlex.quote(str(run.folder))
+        info(f"stopped: saved {run.checkpoints[-1]}   resume with: qkv train --resume {folder}")
         raise typer.Exit(options.INTERRUPTED)
     if state.best is not None and not json:
         folder = shlex.quote(str(run.folder))

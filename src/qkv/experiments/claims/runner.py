@@ -44,6 +44,9 @@ def find_claim(name: str) -> type[Claim]:
     if name in claims:
         return claims[name]
     numbered = [claim for claim in claims.values() if str(claim.number) == name]
+    if not numbered and name.isdecimal():
+        last = max(claim.number for claim in claims.values())
+        raise InputError(f"there is no claim {name}: the claims are numbered from 1 to {last}")
     if not numbered:
         raise InputError(unknown("claim", name))
     return numbered[0]

@@ -64,11 +64,13 @@ def test_classify_json_has_all_probabilities(qkv, folders, file):
     done = qkv("classify", folders["classify"], "--input", file, "--json", "--batch-size", 1)
     found = objects(done.out)
     assert [(one["input"], one["text"]) for one in found] == [*enumerate(LINES, start=1)]
-    assert found[1] == {"input": 2, "text": "", "label": None, "probabilities": {}}
+    assert found[1] == {"input": 2, "text": "", "label": None, "score": None, "probabilities": {}}
     wanted = iter(library.Classifier(folders["classify"], device="cpu")(NONEMPTY))
     for one in (one for one in found if one["text"].strip()):
         answer = next(wanted)
         assert one["label"] == answer.label
+        assert {key: value for key, value in one.items() if key != "input"} == answer.to_dict()
+        assert one["score"] == pytest.approx(answer.score, abs=2e-6)
         assert one["probabilities"] == pytest.approx(answer.probabilities, abs=2e-6)
 
 

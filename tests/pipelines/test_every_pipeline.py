@@ -1,6 +1,7 @@
 """What all pipelines have in common: one input or several, short reprs, HTML for notebooks, named mistakes."""
 
 import inspect
+import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -43,6 +44,14 @@ def plain(answer):
 def test_every_public_pipeline_is_tested():
     pipelines = {name for name in qkv.__all__ if name[0].isupper()}
     assert pipelines == set(BUILDERS)
+
+
+def test_answers_are_plain_data_with_to_dict(example: Example, name: str):
+    if name == "Embedder":
+        return
+    (fields,) = [answer.to_dict() for answer in example.pipeline([example.source], *example.arguments)]
+    assert json.loads(json.dumps(fields)).keys() == fields.keys()
+    assert {"text", "filled", "answer", "tree"} & fields.keys()
 
 
 def test_one_input_gives_one_answer_and_several_give_as_many(example: Example, name: str):

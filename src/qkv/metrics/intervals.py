@@ -17,13 +17,18 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    method = "bootstrap resampling"  # type: ignore[misc]  # not a field
+    @property
+    def method(self) -> str:
+        """How it was estimated, in reports."""
+        return "bootstrap resampling"
 
 
 class WilsonInterval(Interval):
     """A confidence interval of a proportion (Wilson 1927)."""
 
-    method = "Wilson"
+    @property
+    def method(self) -> str:
+        return "Wilson"
 
 
 def proportion_interval(count: int, total: int) -> WilsonInterval:

@@ -47,6 +47,16 @@ class Caption(Answer):
     pixels: UInt8[np.ndarray, "height width colors"]  # the image; the model's input is all of it, resized
     grid: tuple[int, int]  # rows and columns of the feature grid
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the caption and its attention as plain data, as `qkv caption --json` prints them."""
+        fields: dict[str, Any] = {"picture": self.source, "text": self.text, "score": round(self.score, 6)}
+        if self.attention:
+            attention = self.attention[0]
+            fields["tokens"] = list(attention.rows)
+            fields["grid"] = list(self.grid)
+            fields["attention"] = [[round(float(weight), 6) for weight in row] for row in attention.average]
+        return fields
+
     @property
     def details(self) -> list[str]:
         height, width, _ = self.pixels.shape
@@ -82,7 +92,8 @@ class Captioner(DecoderPipeline):
     def setup(self) -> None:
         self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer, self.model.config)
 
-    def as_input(self, value: Any) -> Any:
+    @staticmethod
+    def as_input(value: Any) -> Any:
         return image_of_array(value) if isinstance(value, np.ndarray) else value
 
     @one_or_many

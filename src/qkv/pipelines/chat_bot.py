@@ -18,7 +18,7 @@ from qkv.hub.model_folder import model_name
 from qkv.nn.interfaces import EncoderDecoder, Model
 from qkv.pipelines.generator import Generator
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
-from qkv.pipelines.pipeline import ModelSource, describe_network, one_or_many
+from qkv.pipelines.pipeline import ModelSource, Pipeline, describe_network, one_or_many
 from qkv.pipelines.translator import Translator
 from qkv.registry import names_keywords
 from qkv.runtime.device import pick_device
@@ -46,6 +46,17 @@ class Reply(Answer):
     dropped_turns: int = 0  # earlier turns that exceed the limits of the history
     truncated: bool = False  # whether only the end of the last turn was given
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data, as `qkv chat --json` prints them."""
+        return {
+            "text": self.text,
+            "score": round(self.score, 6),
+            "history": list(self.history),
+            "dropped_turns": self.dropped_turns,
+            "truncated": self.truncated,
+            "unknown": list(self.unknown),
+        }
+
 
 class ChatBot:
     """A dialogue model that keeps the history of a conversation: `ChatBot("runs/chitchat-gru-0")("Hello!").text`.
@@ -54,6 +65,7 @@ class ChatBot:
     """
 
     input_types: ClassVar = (str,)  # of one message
+    as_input = staticmethod(Pipeline.as_input)
 
     @names_keywords
     def __init__(

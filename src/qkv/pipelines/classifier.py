@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -37,6 +37,11 @@ class Classification(Drawable):
 
     def table_row(self) -> tuple[str, str, str]:
         return self.text, self.label, f"{self.score:.1%}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data, as `qkv classify --json` prints them."""
+        probabilities = {label: round(value, 6) for label, value in self.probabilities.items()}
+        return {"text": self.text, "label": self.label, "score": round(self.score, 6), "probabilities": probabilities}
 
     @property
     def score(self) -> float:

@@ -44,7 +44,7 @@ class Embedder(TextPipeline):
         """
         if isinstance(texts, str):
             return self([texts], pooling=pooling, normalize=normalize, batch_size=batch_size)[0]
-        texts = input_list(texts, self, "texts")
+        texts = input_list(texts, (str,), "texts")
         require_text(texts)
         self.check_pooling(pooling)
         encoder = self.encoder.fresh_copy()

@@ -46,6 +46,16 @@ class GeneratedText(Drawable):
         """The prompt and its continuation."""
         return self.prompt + self.continuation
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data, as `qkv generate --json` prints them."""
+        return {
+            "prompt": self.prompt,
+            "continuation": self.continuation,
+            "text": self.text,
+            "score": round(self.score, 6),
+            "unknown": list(self.unknown),
+        }
+
     def __repr__(self) -> str:
         return f"GeneratedText({quoted(self.text)}, score {self.score:.3f}, {self.new_tokens} new tokens)"
 

@@ -46,7 +46,8 @@ class ImageClassifier(Pipeline):
             raise InputError(f"{self.name}: has no classification head")
         self.scale = pixel_scale(model, self.model.config.channels)
 
-    def as_input(self, value: Any) -> Any:
+    @staticmethod
+    def as_input(value: Any) -> Any:
         return image_of_array(value) if isinstance(value, np.ndarray) else value
 
     @one_or_many

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -42,6 +42,14 @@ class FilledText(Drawable):
 
     def table_row(self) -> tuple[str, str, str]:
         return self.text, self.filled, ", ".join(f"{best.probability:.1%}" for best, *_ in self.guesses)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data, as `qkv fill --json` prints them."""
+        masks = [
+            [{"word": guess.word, "probability": round(guess.probability, 6)} for guess in guesses]
+            for guesses in self.guesses
+        ]
+        return {"text": self.text, "filled": self.filled, "masks": masks}
 
 
 class Masks:

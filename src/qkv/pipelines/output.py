@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -109,6 +109,11 @@ class Answer(Drawable):
 
     def table_row(self) -> tuple[str, str, str]:
         return self.source, self.text, f"{self.score:.4g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as plain data; `qkv translate --json` also prints its alignment."""
+        fields = {"source": self.source, "text": self.text, "score": round(self.score, 6)}
+        return {**fields, "unknown": list(self.unknown)}
 
     @property
     def details(self) -> list[str]:

@@ -36,6 +36,20 @@ class Parse(Answer):
     tree: Tree
     symbols: tuple[str, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tree as plain data, as `qkv parse --json` prints it."""
+        fields = {
+            "tree": self.text,
+            "score": round(self.score, 6),
+            "words": list(self.tree.words),
+            "tags": list(self.tree.tags),
+            "constituents": [list(constituent) for constituent in self.tree.constituents],
+            "symbols": list(self.symbols),
+        }
+        if self.attention:
+            fields["attention"] = [[round(float(weight), 5) for weight in row] for row in self.words().average]
+        return fields
+
     def words(self) -> AttentionMap:
         """The first map between symbols and words."""
         if not self.attention:

@@ -78,7 +78,8 @@ class Pipeline:
     def setup(self) -> None:
         """Check the model and prepare what depends on it; called when a pipeline is made."""
 
-    def as_input(self, value: Any) -> Any:
+    @staticmethod
+    def as_input(value: Any) -> Any:
         """Return one input for a value, such as an image for an array; values of other types are returned as such."""
         return value
 
@@ -246,11 +247,13 @@ def one_or_many(
         if not args:
             raise InputError(f"missing {first}: pass one, or a list")
         inputs, *others = args
-        inputs = self.as_input(inputs)
-        if isinstance(inputs, self.input_types):
+        inputs, types = self.as_input(inputs), self.input_types
+        if isinstance(inputs, types):
             one: Any = [inputs]
             return _drawable(method(self, one, *others, **options)[0])
-        return _drawable([*map(_drawable, method(self, input_list(inputs, self, first), *others, **options))])
+        return _drawable(
+            [*map(_drawable, method(self, input_list(inputs, types, first, self.as_input), *others, **options))]
+        )
 
     call.__signature__ = _of_one_or_many(inspect.signature(method), first)  # type: ignore[attr-defined]
     return cast(Any, call)
@@ -269,13 +272,14 @@ def _of_one_or_many(signature: inspect.Signature, first: str) -> inspect.Signatu
     return signature.replace(parameters=[*parameters.values()], return_annotation=answer | signature.return_annotation)
 
 
-def input_list(inputs: Any, pipeline: Pipeline, name: str) -> list[Any]:
-    """Return the inputs of an iterable; raise if one has a type that the pipeline does not take."""
-    types = pipeline.input_types
+def input_list(
+    inputs: Any, types: tuple[type, ...], name: str, as_input: Callable[[Any], Any] = Pipeline.as_input
+) -> list[Any]:
+    """Return the inputs of an iterable; raise if one has the wrong type."""
     names = " or ".join(kind.__name__ for kind in types)
     if not isinstance(inputs, Iterable) or isinstance(inputs, bytes | dict) or getattr(inputs, "ndim", 1) != 1:
         raise InputError(f"{name} must be {names}, or a list of them, not {type(inputs).__name__}")
-    items = [*map(pipeline.as_input, inputs)]
+    items = [*map(as_input, inputs)]
     for number, item in enumerate(items, start=1):
         if not isinstance(item, types):
             raise InputError(f"{name}: input {number} must be {names}, not {type(item).__name__}")

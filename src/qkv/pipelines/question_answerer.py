@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from qkv.config import require
 from qkv.datasets.examples.squad import Question
@@ -46,6 +46,23 @@ class ExtractedAnswer(Drawable):
 
     def table_row(self) -> tuple[str, str, str]:
         return self.question, self.text or "no answer", f"{self.score:.1%}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as plain data, as `qkv answer --json` prints it; "text" is the context.
+
+        The best spans are candidates even if "no answer" wins.
+        """
+        candidates = [
+            {"text": span.text, "begin": span.start, "end": span.end, "probability": round(span.probability, 6)}
+            for span in self.candidates
+        ]
+        return {
+            "question": self.question,
+            "text": self.context,
+            "answer": None if self.span is None else candidates[0],
+            "no_answer": round(self.no_answer, 6),
+            "candidates": candidates,
+        }
 
     @property
     def span(self) -> AnswerSpan | None:

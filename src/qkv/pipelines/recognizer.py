@@ -36,6 +36,11 @@ class Segment(Answer):
     end: float
     features: Float32[np.ndarray, "frames mels"]  # log-mel spectrogram
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the segment as plain data, with the times in seconds."""
+        times = {"start": round(self.start, 3), "end": round(self.end, 3)}
+        return {**times, "text": self.text, "score": round(self.score, 6)}
+
     @property
     def details(self) -> list[str]:
         return [f"{self.start:.2f} to {self.end:.2f} s", *super().details]
@@ -46,6 +51,11 @@ class Transcript(Answer):
     """The transcript of a recording: `.text`, and the segments that it was read in."""
 
     segments: tuple[Segment, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the transcript as plain data, as `qkv transcribe --json` prints it."""
+        segments = [segment.to_dict() for segment in self.segments]
+        return {"recording": self.source, "text": self.text, "score": round(self.score, 6), "segments": segments}
 
     @property
     def details(self) -> list[str]:
@@ -88,7 +98,8 @@ class Recognizer(DecoderPipeline):
             getattr(config, "begin_suppress_tokens", ()),
         )
 
-    def as_input(self, value: Any) -> Any:
+    @staticmethod
+    def as_input(value: Any) -> Any:
         if isinstance(value, np.ndarray | Tensor) and np.ndim(value) and np.asarray(value).dtype.kind in "fiu":
             raise InputError(
                 'an array has no sampling rate: pass {"array": array, "sampling_rate": 16000} with the rate of the '

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -100,6 +100,19 @@ class StoryAnswer(Answer):
     def probabilities(self) -> dict[str, float]:
         """Probabilities of all answers, most probable first."""
         return dict(self.predictions[0].candidates)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer and its attention as plain data, as `qkv answer --json` prints them."""
+        return {
+            "question": self.question,
+            "answer": self.text,
+            "candidates": [
+                {"text": answer, "probability": round(probability, 6)}
+                for answer, probability in self.probabilities.items()
+            ],
+            "sentences": list(self.sentences),
+            "attention": self.attention[0].average.round(6).tolist(),
+        }
 
     def table_row(self) -> tuple[str, str, str]:
         return self.question, self.text, f"{self.probabilities[self.text]:.1%}"

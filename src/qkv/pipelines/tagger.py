@@ -1,9 +1,9 @@
 """Tagging: a tag for each word of a text, and the entities the tags mark."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -56,6 +56,10 @@ class TaggedText(Drawable):
 
     def table_row(self) -> tuple[str, str, str]:
         return self.text, self._entity_list or " ".join(self.tags), ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data, as `qkv tag --json` prints them."""
+        return asdict(self)
 
     @property
     def _entity_list(self) -> str:

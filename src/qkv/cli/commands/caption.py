@@ -81,17 +81,6 @@ def _draw(run: str, captions: "list[Caption]", page: Path | None, png: Path | No
 def _print(number: int, captions: "Sequence[Caption]", *, json: bool, ranked: bool) -> None:
     for rank, answer in enumerate(captions, start=1):
         if json:
-            result_json({"input": number, "rank": rank, **as_dict(answer)})
+            result_json({"input": number, "rank": rank, **answer.to_dict()})
         else:
             result_line(*([str(number), str(rank), f"{answer.score:.4f}"] if ranked else []), answer.text)
-
-
-def as_dict(answer: "Caption") -> dict[str, Any]:
-    """Return a caption as a JSON object."""
-    fields: dict[str, Any] = {"picture": answer.source, "text": answer.text, "score": round(answer.score, 6)}
-    if answer.attention:
-        attention = answer.attention[0]
-        fields["tokens"] = list(attention.rows)
-        fields["grid"] = list(answer.grid)
-        fields["attention"] = [[round(float(weight), 6) for weight in row] for row in attention.average]
-    return fields

@@ -133,7 +133,7 @@ class Printer:
         if self.json:
             shown = self._attention_json(reply) if self.attention else {}
             head = {"input": number, "conversation": self.conversation, "message": message}
-            result_json({**head, **as_dict(reply), **shown})
+            result_json({**head, **reply.to_dict(), **shown})
             return
         result_line(f"{BOT if self.prompt else ''}{reply.text}")
         if self.attention:
@@ -184,18 +184,6 @@ def most_attended(words: "AttentionMap", width: int) -> "AttentionMap":
         kept.append(column)
     kept.sort()
     return replace(words, columns=tuple(words.columns[column] for column in kept), weights=words.weights[:, :, kept])
-
-
-def as_dict(reply: "Reply") -> dict[str, Any]:
-    """Return a reply as a JSON object."""
-    return {
-        "text": reply.text,
-        "score": round(reply.score, 6),
-        "history": list(reply.history),
-        "dropped_turns": reply.dropped_turns,
-        "truncated": reply.truncated,
-        "unknown": list(reply.unknown),
-    }
 
 
 def _respond_to_lines(bot: "ChatBot", lines: list[str], config: "GenerationConfig", printer: Printer) -> None:

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,14 +58,18 @@ def classify(
     chunk = batch_size or BATCH_SIZE if pictures else texts.CHUNK
     with results_to(output):
         for number, line, answer in texts.predictions("classifying", lines, predict, chunk):
-            ranked = [] if answer is None else [*answer.probabilities.items()]
             if json:
-                rounded = {label: round(value, 6) for label, value in ranked[:top_k]}
-                best = {"label": None if answer is None else answer.label, "probabilities": rounded}
-                result_json({"input": number, "picture" if pictures else "text": line, **best})
+                fields = {"label": None, "score": None, "probabilities": {}} if answer is None else answer.to_dict()
+                fields["probabilities"] = dict([*fields["probabilities"].items()][:top_k])
+                result_json({"input": number, "picture" if pictures else "text": line, **_without_text(fields)})
             else:
-                shown = ranked[: top_k or 1]
+                shown = [] if answer is None else [*answer.probabilities.items()][: top_k or 1]
                 result_line(*chain.from_iterable((label, f"{probability:.4f}") for label, probability in shown))
+
+
+def _without_text(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a result without its input."""
+    return {key: value for key, value in fields.items() if key != "text"}
 
 
 def _text_classifier(
@@ -127,8 +130,7 @@ def tag(
         for number, line, tagged in texts.predictions("tagging", lines, predict):
             answer = tagged or TaggedText(line, (), (), ())
             if json:
-                fields = {key: value for key, value in asdict(answer).items() if key != "text"}
-                result_json({"input": number, "text": line, **fields})
+                result_json({"input": number, "text": line, **_without_text(answer.to_dict())})
             else:
                 pairs = zip(answer.words, answer.tags, strict=True)
                 result_line(" ".join(f"{word}/{tag}" for word, tag in pairs))
@@ -206,7 +208,7 @@ def _answer_spans(
         for number, _, extracted in texts.predictions("answering", lines, predict):
             assert extracted is not None  # no question is empty
             if json:
-                result_json({"input": number, **_answer_dict(extracted)})
+                result_json({"input": number, **extracted.to_dict()})
             else:
                 _print_answer(number, extracted, top_k)
 
@@ -229,15 +231,13 @@ def _answer_stories(
         for number, line, story in texts.predictions("answering", [one.question for one in questions], predict):
             assert story is not None  # no question is empty
             unknown |= {number: story.unknown} if story.unknown else {}
-            ranked = [*story.probabilities.items()][:top_k]
-            if not json:
-                for answer, probability in ranked:
-                    result_line(str(number), f"{probability:.4f}", answer)
+            if json:
+                fields = story.to_dict()
+                fields["candidates"] = fields["candidates"][:top_k]
+                result_json({"input": number, **fields, "question": line})
                 continue
-            candidates = [{"text": answer, "probability": round(probability, 6)} for answer, probability in ranked]
-            weights = story.attention[0].average.round(6).tolist()
-            fields = {"answer": story.text, "candidates": candidates, "sentences": story.sentences}
-            result_json({"input": number, "question": line, **fields, "attention": weights})
+            for answer, probability in [*story.probabilities.items()][:top_k]:
+                result_line(str(number), f"{probability:.4f}", answer)
     texts.note_unknown_tokens(unknown)
 
 
@@ -278,21 +278,6 @@ def _print_answer(number: int, answer: "ExtractedAnswer", top_k: int) -> None:
         result_line(str(number), *row)
 
 
-def _answer_dict(answer: "ExtractedAnswer") -> dict[str, Any]:
-    """Return an answer as a JSON object; the best spans are listed even if "no answer" wins."""
-    candidates = [
-        {"text": span.text, "begin": span.start, "end": span.end, "probability": round(span.probability, 6)}
-        for span in answer.candidates
-    ]
-    return {
-        "question": answer.question,
-        "text": answer.context,
-        "answer": None if answer.span is None else candidates[0],
-        "no_answer": round(answer.no_answer, 6),
-        "candidates": candidates,
-    }
-
-
 def fill(
     run: options.Folder,
     text: options.Texts = None,
@@ -323,11 +308,8 @@ def fill(
     with results_to(output):
         for number, line, answer in texts.predictions("filling in", lines, predict):
             if json:
-                masks = [
-                    [{"word": guess.word, "probability": round(guess.probability, 6)} for guess in guesses]
-                    for guesses in (answer.guesses if answer else ())
-                ]
-                result_json({"input": number, "text": line, "filled": answer.filled if answer else "", "masks": masks})
+                fields = {"filled": "", "masks": []} if answer is None else _without_text(answer.to_dict())
+                result_json({"input": number, "text": line, **fields})
             elif answer is not None:
                 for mask, guesses in enumerate(answer.guesses, start=1):
                     for guess in guesses:

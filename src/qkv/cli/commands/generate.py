@@ -209,18 +209,7 @@ def _print_all(answers: Sequence[Sequence["GeneratedText"]], begin: int, *, json
             unknown[number] = samples[0].unknown
         for rank, sample in enumerate(samples, start=1):
             if json:
-                result_json({"input": number, "rank": rank, **as_dict(sample)})
+                result_json({"input": number, "rank": rank, **sample.to_dict()})
             else:
                 result(sample.text)
     return unknown
-
-
-def as_dict(sample: "GeneratedText") -> dict[str, Any]:
-    """Return a generated text as a JSON object."""
-    return {
-        "prompt": sample.prompt,
-        "continuation": sample.continuation,
-        "text": sample.text,
-        "score": round(sample.score, 6),
-        "unknown": list(sample.unknown),
-    }

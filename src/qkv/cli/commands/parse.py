@@ -94,7 +94,7 @@ def _print(number: int, line: str, parses: "Sequence[Parse]", *, json: bool, dra
         result_json({"input": number, "text": line, "tree": None}) if json else result_line("")
     for rank, parse in enumerate(parses, start=1):
         if json:
-            result_json({"input": number, "rank": rank, "text": line, **as_dict(parse)})
+            result_json({"input": number, "rank": rank, "text": line, **parse.to_dict()})
         elif drawn:
             from qkv.visualize.tree_drawing import draw_tree
 
@@ -102,18 +102,3 @@ def _print(number: int, line: str, parses: "Sequence[Parse]", *, json: bool, dra
             result_rich(draw_tree(parse.tree, size.columns, max(8, size.lines - 2)))
         else:
             result_line(*([str(number), str(rank), f"{parse.score:.4f}"] if ranked else []), parse.text)
-
-
-def as_dict(parse: "Parse") -> dict[str, Any]:
-    """Return a parse as a JSON object."""
-    fields = {
-        "tree": parse.text,
-        "score": round(parse.score, 6),
-        "words": list(parse.tree.words),
-        "tags": list(parse.tree.tags),
-        "constituents": [list(constituent) for constituent in parse.tree.constituents],
-        "symbols": list(parse.symbols),
-    }
-    if parse.attention:
-        fields["attention"] = [[round(float(weight), 5) for weight in row] for row in parse.words().average]
-    return fields

@@ -9,7 +9,7 @@ from qkv.cli import options, texts
 from qkv.cli.console import progress_bar, result_json, result_line, results_to
 
 if TYPE_CHECKING:
-    from qkv.pipelines.recognizer import Segment, Transcript
+    from qkv.pipelines.recognizer import Segment
 
 CHUNK = 16  # recordings transcribed at a time
 
@@ -56,7 +56,7 @@ def transcribe(
             transcripts = recognizer(paths[begin : begin + CHUNK], batch_size=batch_size, **search)
             for number, transcript in enumerate(transcripts, start=begin + 1):
                 if json:
-                    result_json(as_dict(number, transcript))
+                    result_json({"input": number, **transcript.to_dict()})
                 else:
                     result_line(transcript.text)
             progress(begin + len(transcripts))
@@ -64,18 +64,6 @@ def transcribe(
 
 def _print_segment(number: int, path: str, segment: "Segment", *, json: bool) -> None:
     if json:
-        result_json({"input": number, "recording": Path(path).name, **_segment_dict(segment)})
+        result_json({"input": number, "recording": Path(path).name, **segment.to_dict()})
     else:
         result_line(f"{segment.start:.2f}", f"{segment.end:.2f}", segment.text)
-
-
-def as_dict(number: int, transcript: "Transcript") -> dict[str, Any]:
-    """Return a transcript as a JSON object."""
-    segments = [_segment_dict(segment) for segment in transcript.segments]
-    fields = {"input": number, "recording": transcript.source, "text": transcript.text}
-    return {**fields, "score": round(transcript.score, 6), "segments": segments}
-
-
-def _segment_dict(segment: "Segment") -> dict[str, Any]:
-    times = {"start": round(segment.start, 3), "end": round(segment.end, 3)}
-    return {**times, "text": segment.text, "score": round(segment.score, 6)}

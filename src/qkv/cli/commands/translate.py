@@ -349,10 +349,7 @@ def as_dict(answer: "Answer", alignment: Alignment) -> dict[str, Any]:
     """Return a translation as a JSON object."""
     attention = alignment.attention_map(answer)
     return {
-        "source": answer.source,
-        "text": answer.text,
-        "score": round(answer.score, 6),
-        "unknown": list(answer.unknown),
+        **answer.to_dict(),
         f"source_{alignment.level}s": list(attention.columns) if attention else None,
         f"target_{alignment.level}s": list(attention.rows) if attention else None,
         "alignment": alignment.format(answer),

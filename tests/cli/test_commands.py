@@ -115,7 +115,7 @@ def test_commands_and_options() -> None:
         "models": ["--json"],
         "models show": ["--json"],
         "models download": ["--from", "--json"],
-        "models package": ["--dtype", "--json", "--max-size", "--note", "--num-beams"],
+        "models package": ["--dtype", "--example", "--json", "--max-size", "--note", "--num-beams"],
         "serve": [
             "--access-log", "--api-keys", "--batch-all", "--device", "--dtype", "--host", "--max-batch", "--max-body",
             "--max-inputs", "--max-queue", "--max-tokens", "--port", "--timeout",

@@ -115,6 +115,21 @@ def test_the_value_of_a_marker_is_shown_unless_it_is_1(driver: WebDriver, trace:
     assert page.text("readout").splitlines()[0] == "Step 6: input marker 2 with value −1.25"
 
 
+def test_locations_are_labeled_by_round_numbers(driver: WebDriver, trace: MemoryTrace, tmp_path: Path) -> None:
+    _, steps, _ = trace.write_weights.shape
+    weights = np.full((1, steps, 128), 1 / 128, dtype=np.float32)
+    page = Page(
+        driver, written(replace(trace, write_weights=weights, read_weights=weights), tmp_path), "#locations=all"
+    )
+    names = page.run(
+        """
+        const { items } = qkvExplorer.shown().handle.figure(), at = items.findIndex(item => item.text === "Read head");
+        return items.slice(at + 1).filter(item => item.anchor === "end").map(item => item.text);
+        """
+    )
+    assert names == [str(location) for location in range(0, 128, 5)]
+
+
 def test_keys_move_between_cells_and_panels_and_pin_a_step(
     driver: WebDriver, trace: MemoryTrace, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ import { matching } from "../matching.js";
 import { imagePane, textPane } from "../panes.js";
 import { firstQuery } from "../state.js";
 import { clipped } from "../text.js";
-import { drawnWeight, peakOf, planeOf, sharedPeak } from "../weights.js";
+import { curveOf, drawnWeight, peakOf, planeOf, sharedPeak } from "../weights.js";
 
 const SIDES = ["A", "B"], LONGEST = 120; // characters of a text
 const NOTE = "Pointing at a token selects the equal token on the other side; "
@@ -119,8 +119,8 @@ function chosen(side, key, value) {
 
 /** The color scale of each side, the same one unless each head has its own. */
 function shownScales(payload, state, shown) {
-  const { ramp } = themeColors(payload, state), curve = state.curve
-    || (shown.some(({ plane }) => plane.columnTokens.length > 64) ? "root" : "linear");
+  const { ramp } = themeColors(payload, state),
+    curve = shown.some(({ example, map }) => curveOf(example, map, state) === "root") ? "root" : "linear";
   const shared = Math.max(...shown.map(({ example }) => sharedPeak(example, state.special)));
   return shown.map(({ example, example: { picture }, map, head }) => {
     const peak = state.scale === "own" ? peakOf(example, map, head, state.special) : shared;

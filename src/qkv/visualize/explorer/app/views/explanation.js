@@ -6,7 +6,7 @@ import { legend, signedScale } from "../color.js";
 import { exampleOf, themeColors } from "../context.js";
 import { element, listbox, mark, option, quotation } from "../dom.js";
 import { textFigure } from "../export.js";
-import { drawImage, drawOverlay, frame, imageFigure, listenPatches, scaleToFit, scoreScale } from "../image.js";
+import { COVER, drawImage, drawOverlay, frame, imageFigure, listenPatches, scaleToFit, scoreScale } from "../image.js";
 import { decimal, matrixOf } from "../operands.js";
 import { LONGEST_TEXT, LONGEST_TITLE, quoted, spelled, visible } from "../text.js";
 
@@ -103,7 +103,8 @@ function imagePane(grid, example, method, id, { point, pinned }) {
       drawOverlay(context, picture, size, cell => Math.max(0, scores[cell]), colors);
       if (region !== null) frame(context, region % across * wide, Math.floor(region / across) * high, wide, high);
     } });
-    scale.replaceChildren(peak > 0 ? legend({ ...colors, name: "Score" }, "negative scores are not colored")
+    scale.replaceChildren(peak > 0 ? legend({ ...colors, name: "Score" },
+      [scores.some(score => score < 0) ? "negative scores are not colored" : "", COVER].filter(Boolean).join("; "))
       : element("p", "No region has a positive score.", { className: "note" }));
   };
   // Patches are counted from 1, because row 0 of a vision Transformer is the class token.

@@ -9,7 +9,7 @@ import { headName } from "./heads.js";
 import { showPredictions } from "./predictions.js";
 import { SERVER_KEYS, serverForm } from "./server.js";
 import { createState, permalink } from "./state.js";
-import { clipped, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
+import { clipped, LONGEST_TEXT, LONGEST_TOKEN, visible } from "./text.js";
 import { VIEWS } from "./views/index.js";
 
 const LONGEST_LINE = 120; // characters of a source and an output on one line
@@ -122,7 +122,7 @@ function outOfVocabulary(tokens) {
   for (const token of tokens) {
     length += Math.min(token.length, LONGEST_TOKEN);
     if (length > LONGEST_TEXT) return [...nodes, " …"];
-    nodes.push(...nodes.length ? [" "] : [], element("bdi", quoted(token)));
+    nodes.push(...nodes.length ? [" "] : [], "“", element("bdi", visible(token)), "”");
   }
   return nodes;
 }

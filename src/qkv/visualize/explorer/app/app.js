@@ -115,6 +115,13 @@ function showExample() {
   byId("head-keys").hidden = example.maps.every(map => map.heads <= 1);
 }
 
+/** Empty what shows an example. */
+function showNoExample() {
+  document.title = payload.title;
+  for (const part of ["heading", "meta", "example-notes", "predictions"]) byId(part).replaceChildren();
+  byId("example-notes").hidden = byId("predictions").hidden = true;
+}
+
 /** The unknown tokens, each quoted with its own direction; as many as fit. */
 function outOfVocabulary(tokens) {
   const nodes = [];
@@ -281,6 +288,7 @@ function showAll() {
   showHeader();
   showExamples();
   if (payload.examples.length) showExample();
+  else showNoExample();
   show();
 }
 

@@ -2,7 +2,8 @@
 
 import { ignoredKeys, viewName } from "./address.js";
 import { scoreText } from "./candidates.js";
-import { current, exampleOf, isDark, onSystemTheme, SCALES, themeColors } from "./context.js";
+import { current, exampleOf, hasSeveralHeads, layersOf, SCALES } from "./context.js";
+import { isDark, onSystemTheme, themeColors } from "./context.js";
 import { button, byId, element, listbox, mark, option, select } from "./dom.js";
 import { download, toCanvas, toSvg } from "./export.js";
 import { headName } from "./heads.js";
@@ -22,7 +23,7 @@ const CONTROLS = {
   layer: () => {
     const { example, map } = current(payload, state);
     if (example.maps.length <= 1) return null;
-    return select("Layer", example.maps.map(each => [each.layer, clipped(each.layer, LONGEST_TOKEN)]), map.layer,
+    return select("Layer", layersOf(example).map(each => [each.layer, clipped(each.layer, LONGEST_TOKEN)]), map.layer,
       layer => state.set({ layer, row: null, column: null }));
   },
   head: () => {
@@ -35,9 +36,12 @@ const CONTROLS = {
     : select("Special tokens",
       [["shown", "shown"], ["hidden", "hidden"], ["renormalized", "hidden, rows rescaled to 1"]], state.special,
       special => state.set({ special })),
-  scale: () =>
-    select("Color scale", Object.entries(SCALES), state.scale,
-      scale => state.set({ scale })),
+  scale: () => {
+    // A comparison is of two heads at least.
+    if (shown?.view.name !== "compare" && !hasSeveralHeads(exampleOf(payload, state))) return null;
+    return select("Color scale", Object.entries(SCALES), state.scale,
+      scale => state.set({ scale }));
+  },
   curve: () =>
     select("Color curve", [["", "automatic"], ["linear", "linear"], ["root", "square root"]], state.curve,
       curve => state.set({ curve })),
@@ -267,7 +271,7 @@ function shortcut(event) {
     const tabs = [...byId("tabs").children], at = tabs.findIndex(tab => tab.ariaSelected === "true");
     tabs[(at + 1) % tabs.length]?.click();
   } else if (step && "[]".includes(event.key)) {
-    const layer = example.maps[example.maps.indexOf(map) + step]?.layer;
+    const layers = layersOf(example), layer = layers[layers.indexOf(map) + step]?.layer;
     if (layer !== undefined) state.set({ layer });
   } else if (step) {
     const at = (head === "average" ? 0 : head + 1) + step;

@@ -25,7 +25,8 @@ export function axes(plane) {
   const characters = areCharacters(columns.map(label => label.text));
   // Where tokens do not fit, their numbers are shown.
   const numbers = measure.measureText(String(plane.rowTokens.length)).width;
-  const counts = { rows: numbersOf(plane.rows, plane.rowTokens), columns: numbersOf(plane.columns, plane.columnTokens) };
+  const counts = { rows: numbersOf(plane.rows, plane.rowTokens),
+    columns: numbersOf(plane.columns, plane.columnTokens) };
   counts.room = Math.max(ROOM, 12 + counts.columns.reduce((most, { length }) => Math.max(most, length), 0) * 7);
   const sizes = { left: Math.ceil(Math.max(numbers, widest(rows))) + 10, right: Math.ceil(widest(columns)) + 10 };
   const stands = (label, cell) => characters && label.width <= cell;
@@ -75,7 +76,8 @@ function labels(rows, columns, counts, plane, view, stands) {
   }
   for (let j = firstColumn; j < lastColumn; j++) {
     const x = left + (j + 0.5 - view.x) * cell, upright = !tokens || stands(columns[j], cell);
-    if (x >= left && (tokens || x < view.width - 14) && isLabelled(counts.columns, j, across)) items.push({
+    const fits = x >= left && (tokens || x < view.width - 14);
+    if (fits && isLabelled(counts.columns, j, across)) items.push({
       x, y: top - (upright ? 10 : 6), text: tokens ? columns[j].text : counts.columns[j],
         size: tokens ? size : 11,
       anchor: upright ? "middle" : "start", rotate: upright ? 0 : -90,

@@ -78,7 +78,8 @@ function fillGroup(group, tokens, indices, spell) {
 /** Shade tokens by weight or score, with the number under each token where it is not small. */
 function light(group, weightOf, scale) {
   const cells = [...group.children], values = cells.map(cell => weightOf ? weightOf(Number(cell.dataset.index)) : 0);
-  const peak = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0), least = Math.max(leastBrief(scale.peak), peak / 20);
+  const peak = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0),
+    least = Math.max(leastBrief(scale.peak), peak / 20);
   cells.forEach((cell, n) => {
     const { css, text } = scale.color(values[n]);
     cell.style.background = weightOf ? css : "";

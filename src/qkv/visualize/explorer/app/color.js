@@ -54,7 +54,8 @@ function ticks(values) {
   const distinct = new Set(values).size, largest = Math.max(...values.map(Math.abs));
   const zero = value => value === 0 ? "0" : null;
   const written = decimals => values.map(value => zero(value) ?? value.toFixed(decimals));
-  const decimals = [2, 3, 4, 5, 6].find(count => largest >= 10 ** (1 - count) && new Set(written(count)).size === distinct
+  const decimals = [2, 3, 4, 5, 6].find(count => largest >= 10 ** (1 - count)
+    && new Set(written(count)).size === distinct
     && written(count).every((text, i) => values[i] === 0 || Number(text) !== 0));
   const texts = decimals ? written(decimals) : values.map(value => zero(value) ?? value.toExponential(1));
   return texts.map(text => text.replaceAll("-", "−"));

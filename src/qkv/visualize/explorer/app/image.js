@@ -37,8 +37,8 @@ export const scoreScale = (peak, curve) => colorScale(RAMP, peak, curve);
 export const COVER = `the image is in gray, under 0 to ${100 * STRONGEST} % color`;
 
 /** What the scale covers, for its legend. */
-export const imageNote = state =>
-  [scaleNote(state, true), COVER].filter(Boolean).join("; ");
+export const imageNote = (payload, state, several) =>
+  [scaleNote(payload, state, several), COVER].filter(Boolean).join("; ");
 
 /** Color each cell of an image by its weight, `weightOf(cell)`. */
 export function drawOverlay(context, { width, height, grid: [down, across] }, size, weightOf, { peak, power }) {

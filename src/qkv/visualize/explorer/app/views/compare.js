@@ -53,7 +53,7 @@ export const compare = {
       panes.forEach((each, side) => each.fill(title(payload, shown[side].example), shown[side], scales[side],
         { rows: matches.row[side], columns: matches.column[side] },
         (key, value) => state.set(chosen(side, key, value))));
-      const note = noteOf(state, shown), masked = shown.some(({ plane }) => plane.masked);
+      const note = noteOf(payload, state, shown), masked = shown.some(({ plane }) => plane.masked);
       scale.replaceChildren(...scales[0].key === scales[1].key ? [legend(scales[0], note, masked)]
         : scales.flatMap((each, side) => [element("span", SIDES[side], { className: "label" }),
           legend(each, note, masked)]),
@@ -129,7 +129,7 @@ function shownScales(payload, state, shown) {
 }
 
 /** What the scale covers, for its legend. */
-const noteOf = (state, [{ example }]) => (example.picture ? imageNote(state) : scaleNote(state, true))
+const noteOf = (payload, state, [{ example }]) => (example.picture ? imageNote : scaleNote)(payload, state, true)
   .replace("all layers and heads", "all layers and heads of both sides");
 
 /** The side that the pinned tokens belong to. */

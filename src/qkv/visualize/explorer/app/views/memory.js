@@ -54,7 +54,7 @@ export const memory = {
         [["", `in use (${trace.locations.length})`], ["all", `all (${example.texts[example.maps[0].columns].length})`]],
         all ? "all" : "", value => state.set({ locations: value })));
       scale.replaceChildren(legend(scaleFor(payload, state, heads[0].map, heads[0].head),
-        scaleNote(state, true)), element("span", "Bits are drawn from 0 to 1 in the same colors, outputs as the "
+        scaleNote(payload, state)), element("span", "Bits are drawn from 0 to 1 in the same colors, outputs as the "
         + "probability of a 1; an orange square marks a wrong bit. Ctrl + wheel or + and − to zoom, click to pin.",
       { className: "note" }));
     };

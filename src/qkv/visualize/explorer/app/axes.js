@@ -109,11 +109,11 @@ export function drawText(target, { x, y, text, size, anchor, rotate = 0, fill, b
 
 const clip = (measure, token) => shortened(measure, visible(token));
 
-/** A text, shortened to at most LONGEST pixels, and its width. */
-export function shortened(measure, text) {
+/** A text, shortened to at most `longest` pixels, and its width. */
+export function shortened(measure, text, longest = LONGEST) {
   let width = measure.measureText(text).width;
-  if (width <= LONGEST) return { text, width };
+  if (width <= longest) return { text, width };
   const letters = [...text];
-  while (letters.length && (width = measure.measureText(`${letters.join("")}…`).width) > LONGEST) letters.pop();
+  while (letters.length && (width = measure.measureText(`${letters.join("")}…`).width) > longest) letters.pop();
   return { text: `${letters.join("")}…`, width };
 }

@@ -16,7 +16,7 @@ from qkv.runtime.text import escape_controls
 from qkv.visualize.glyphs import clipped, visible
 from qkv.visualize.image_overlay import data_url
 
-COLOR = (61, 107, 255)  # of shaded cells, as SHADE in explorer/app/image.js
+COLOR = (61, 107, 255)  # of shaded cells, as SHADE in explorer/app/timeline.js
 TEXT_ALPHA = 0.5  # of the darkest shade behind text, which stays readable on it in both themes
 LONGEST_CELL = 240  # characters of a cell of a table that are shown at first
 SHADES = 20  # classes s0 to s20 of backgrounds behind text

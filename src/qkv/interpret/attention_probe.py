@@ -221,7 +221,7 @@ class AttentionProbe(Pipeline):
             return self._encode_question(*question)
         ids, pieces, masks = self._encode_masked(text)
         if not text.strip() or not ids:
-            raise InputError(f"input {number} is empty")
+            raise InputError(f"input {number} is empty", field="input")
         truncated = self.max_tokens is not None and len(ids) > self.max_tokens
         ids, pieces = ids[: self.max_tokens], pieces[: self.max_tokens]
         if self.encoder is None:
@@ -302,7 +302,7 @@ def _map(
 def layers_that_fit(layers: Mapping[str, Attend], weights: int, first: str | None, budget: int) -> list[Layer]:
     """The layers that fit into `budget` weights at `weights` per head; at least one, `first` before the others."""
     if first is not None and first not in layers:
-        raise InputError(f"unknown attention layer {first!r}; available: {', '.join(layers)}")
+        raise InputError(f"unknown attention layer {first!r}; available: {', '.join(layers)}", field="layer")
     chosen: list[Layer] = []
     for name in sorted(layers, key=lambda name: name != first):
         budget -= (layers[name].heads or 1) * weights

@@ -307,4 +307,4 @@ def require_text(texts: Sequence[str]) -> None:
     """Raise for the first text that is empty or blank."""
     for number, text in enumerate(texts, start=1):
         if not text.strip():
-            raise InputError(f"input {number} is empty")
+            raise InputError(f"input {number} is empty", field="input")

@@ -19,7 +19,7 @@ from qkv.pipelines.embedder import Embedder
 from qkv.pipelines.generator import Generator
 from qkv.serve.completion import CompletionJob, CompletionOptions
 from qkv.serve.decoding import Chunk, ScoredToken
-from qkv.serve.errors import RESPONSES, RequestError, describe, error_body, timed_out
+from qkv.serve.errors import RESPONSES, TOO_LONG, RequestError, describe, error_body, timed_out
 from qkv.serve.loaded import LoadedModel
 from qkv.serve.openai_schemas import (
     Choice,
@@ -126,7 +126,7 @@ def _options(
             400,
             f"a prompt of {longest:,} tokens exceeds the model's context of {context:,}",
             param="prompt",
-            code="context_length_exceeded",
+            code=TOO_LONG,
         )
     if context is not None:
         limit = min(limit, context + 1)  # the last token is not processed
@@ -136,7 +136,7 @@ def _options(
             400,
             f"a prompt of {longest:,} tokens and max_tokens = {new_tokens:,} exceed the limit of {limit:,} tokens",
             param="max_tokens",
-            code="context_length_exceeded",
+            code=TOO_LONG,
         )
     if new_tokens == 0 and not body.echo:
         raise RequestError(400, "max_tokens must be at least 1 without echo", param="max_tokens")

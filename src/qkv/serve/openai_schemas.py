@@ -79,6 +79,7 @@ class Choice(BaseModel):
     text: str
     logprobs: Logprobs | None = None
     finish_reason: Literal["stop", "length"] | None = None
+    unknown: list[str] = Field(description="Characters or words of the prompt that are not in the vocabulary.")
 
 
 class Usage(BaseModel):

@@ -15,7 +15,7 @@ from qkv.serve.api_page import POLICY, Server, api_page
 from qkv.serve.errors import RESPONSES, RequestError, add_handlers
 from qkv.serve.loaded import ModelPool
 from qkv.serve.metrics import Metrics
-from qkv.serve.middleware import LimitBody, Measure, RequireKey
+from qkv.serve.middleware import AnswerHead, LimitBody, Measure, RequireKey
 from qkv.serve.served import Served, ServedModels
 from qkv.serve.settings import ServeSettings
 from qkv.visualize.explorer import served_page
@@ -49,6 +49,7 @@ def create_app(
     for router in (status_router, openai_routes.router, task_routes.router):
         app.include_router(router)
     add_handlers(app)
+    app.add_middleware(AnswerHead)
     app.add_middleware(LimitBody, max_bytes=settings.max_body_bytes)
     if settings.api_keys:
         app.add_middleware(RequireKey, keys=settings.api_keys)

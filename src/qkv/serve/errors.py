@@ -115,6 +115,8 @@ def add_handlers(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         response = error_response(error.status_code, _http_message(request, error))
         response.headers.update(error.headers or {})
+        if response.headers.get("Allow") == "GET":
+            response.headers["Allow"] = "GET, HEAD"
         return response
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:

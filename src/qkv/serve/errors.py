@@ -36,16 +36,21 @@ class RequestError(Exception):
 class ErrorDetail(BaseModel):
     """What is wrong with a request."""
 
-    message: str
-    type: str = Field(description="invalid_request_error, authentication_error, rate_limit_error or server_error")
-    param: str | None = Field(default=None, description="The field of the request, if it is one.")
-    code: str | None = None
+    message: str = Field(description="What is wrong, and what to do.", examples=["input is required"])
+    type: str = Field(
+        description="invalid_request_error, authentication_error, rate_limit_error or server_error",
+        examples=["invalid_request_error"],
+    )
+    param: str | None = Field(default=None, description="The field of the request, if it is one.", examples=["input"])
+    code: str | None = Field(
+        default=None, description=f"A code for programs, such as {TOO_LONG}, if there is one.", examples=[None]
+    )
 
 
 class ErrorResponse(BaseModel):
     """The body of every answer with a status of 400 or more."""
 
-    error: ErrorDetail
+    error: ErrorDetail = Field(description="What is wrong.")
 
 
 DESCRIPTIONS = {

@@ -25,6 +25,8 @@ from qkv.serve.task_schemas import (
     AnswerResponse,
     AttentionPayload,
     AttentionRequestBody,
+    AttentionResponse,
+    Caption,
     CaptionRequest,
     CaptionResponse,
     ClassificationRequest,
@@ -212,9 +214,7 @@ async def caption(body: CaptionRequest, served: ServedModels) -> CaptionResponse
     options = {"num_beams": body.num_beams, "num_return_sequences": body.num_return_sequences, "batch_size": 1}
     (found,) = await served.run_texts(model, object(), [image], _with_files(lambda paths: captioner(paths, **options)))
     captions = found if isinstance(found, list) else [found]
-    return CaptionResponse(
-        model=model.name, captions=[Translation(text=best.text, score=best.score) for best in captions]
-    )
+    return CaptionResponse(model=model.name, captions=[Caption(text=best.text, score=best.score) for best in captions])
 
 
 def _decoded(image: str) -> bytes:
@@ -266,7 +266,12 @@ async def fill(body: FillRequest, served: ServedModels) -> FillResponse:
     )
 
 
-@router.post("/attention", summary="Show the attention of an input")
+@router.post(
+    "/attention",
+    summary="Show the attention of an input",
+    response_model=None,  # a payload is large, and valid
+    responses={200: {"model": AttentionResponse, "description": "The payload of the explorer."}},
+)
 async def attention(body: AttentionRequestBody, served: ServedModels) -> AttentionPayload:
     """Return the attention maps of an input in the format of the explorer page, with heads ablated or tokens masked."""
     model, attend = served.pool.get(body.model, "/attention")

@@ -15,6 +15,7 @@ from qkv.models.han import HAN
 from qkv.pipelines.classifier import Classification
 from qkv.pipelines.inputs.text_inputs import split_evenly
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
+from qkv.runtime.text import with_article
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
 
@@ -56,7 +57,8 @@ class DocumentProbe(TextPipeline):
     def setup(self) -> None:
         super().setup()
         if not isinstance(self.model, HAN):
-            raise InputError(f"{self.name}: is a {type(self.model).__name__}, not a hierarchical attention network")
+            kind = with_article(type(self.model).__name__)
+            raise InputError(f"{self.name}: is {kind}, not a hierarchical attention network")
         if (pooling := self.model.config.pooling) != "attention":
             raise InputError(f"{self.name}: pooling = {pooling!r} has no attention weights")
 

@@ -13,7 +13,7 @@ from qkv.experiments.table import ResultRow, ResultTable, tables
 
 RUNS = Path(__file__).parents[1] / "runs"
 PROVENANCE = "How each row was made:"
-LABEL_WIDTH, PLOT_WIDTH, ROW_HEIGHT, MARGIN = 300, 380, 22, 24  # pixels
+LABEL_WIDTH, PLOT_WIDTH, ROW_HEIGHT, MARGIN = 340, 340, 22, 24  # pixels
 MAX_LABEL = 46  # characters
 MIN_ROWS = 2
 

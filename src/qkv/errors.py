@@ -6,7 +6,19 @@ class QkvError(Exception):
 
 
 class InputError(QkvError):
-    """Invalid user input: a file, a recipe, a text, a folder."""
+    """Invalid user input: a file, a recipe, a text, a folder.
+
+    Args:
+        field: Name of the argument of a pipeline that is invalid; "input" for its inputs.
+    """
+
+    def __init__(self, *args: object, field: str | None = None) -> None:
+        super().__init__(*args)
+        self.field = field
+
+
+class InputTooLongError(InputError):
+    """An input has more tokens than a model takes."""
 
 
 class KeywordError(InputError, TypeError):

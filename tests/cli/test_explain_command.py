@@ -170,7 +170,7 @@ def test_a_report_on_the_lines_of_a_file(qkv, folders, tmp_path, few_steps):
         ("bert", [TEXT, "--against", "runs/other"], "--against"),
         ("mean", [REVIEW], "no attention"),
         ("rnn", [REVIEW, "--method", "rollout"], "self-attention"),
-        ("tagger", [TEXT], "cannot be explained"),
+        ("tagger", [TEXT], "is a Bert with the head tagger, which cannot be explained"),
         ("captioner", ["missing.png"], "missing.png"),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from qkv.datasets.formats.images import MAX_PIXELS, MAX_SCANS, MAX_SIDE, read_image
+from qkv.datasets.formats.images import MAX_PIXELS, MAX_SCANS, MAX_SIDE, read_image, short_names
 from qkv.errors import InputError
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
@@ -163,3 +163,13 @@ def test_a_picture_is_a_regular_file(tmp_path):
     for name in ("fifo.png", "zero.png", "loop.png"):
         with pytest.raises(InputError, match=name):
             read_image(tmp_path / name, 3, 4, 4)
+
+
+def test_files_with_equal_names_are_told_apart_by_their_folders():
+    assert short_names(["a/cat.png", "b/dog.png"]) == ["cat.png", "dog.png"]
+    assert short_names(["a/1.png", Path("b/1.png"), "b/2.png"]) == ["a/1.png", "b/1.png", "2.png"]
+    assert short_names(["/x/test/cross/1.png", "x/valid/cross/1.png"]) == ["test/cross/1.png", "valid/cross/1.png"]
+    assert short_names(["a/1.png", "./a/1.png"]) == ["1.png", "1.png"]  # the same file
+    assert short_names(["1.png", "a/1.png"]) == ["1.png", "a/1.png"]
+    assert short_names([Image.new("L", (1, 1))] * 2) == ["image", "image"]
+    assert short_names([]) == []

@@ -95,7 +95,7 @@ def test_the_classes_of_each_split_are_those_that_the_lists_name() -> None:
     reason=f"needs {Omniglot.files[0].path} and {Omniglot.files[1].path} in QKV_DATA or the cache",
 )
 def test_drawings_of_a_class_are_more_alike_than_those_of_two() -> None:
-    """Labels match drawings: a nearest neighbour in pixel space is far better than random guessing."""
+    """Labels match drawings: a nearest neighbor in pixel space is far better than random guessing."""
     test = load("omniglot").splits["test"]
     episodes = test.sample(0, range(300))
     pixels = test.pixels.reshape(-1, 28 * 28).astype(np.float32)

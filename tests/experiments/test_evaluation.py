@@ -224,3 +224,9 @@ def test_the_limit_selects_the_first_examples_of_any_task(classifier: Run):
     right = sum(answer.label == label for answer, label in zip(answers, LABELS, strict=False))
     evaluation = qkv.evaluate(classifier, record=False, limit=5, device="cpu")
     assert (evaluation.size, evaluation.scores["accuracy"]) == (5, right / 5)
+    whole = qkv.evaluate(classifier, record=False, device="cpu")
+    assert evaluation.amount == f"5 of {whole.size} texts"
+    assert f'<p dir="auto">5 of {whole.size} texts of test</p>' in evaluation._repr_html_()
+    assert evaluation.to_dict()["split_size"] == whole.size
+    assert whole.amount == qkv.evaluate(classifier, record=False, limit=10_000, device="cpu").amount
+    assert whole.amount == f"{whole.size} texts"

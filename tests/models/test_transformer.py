@@ -15,7 +15,7 @@ from qkv.models.transformer import PRESETS, Transformer, TransformerConfig
 from qkv.registry import lookup, registered
 
 SCORES = sorted(registered("score"))
-POSITIONS = sorted(name for name in registered("position") if name != "none")
+POSITIONS = sorted(name for name in registered("position") if name not in ("none", "quadratic"))  # of texts
 CONFIG = TransformerConfig(
     source_vocab_size=10, target_vocab_size=10, dim=12, heads=3, encoder_layers=2, decoder_layers=2, ffn_dim=20
 )

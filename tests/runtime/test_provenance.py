@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.runtime.provenance import commit, device_name, source_hash
+from qkv.runtime.provenance import commit, device_name, recorded_device, source_hash
 
 HEAD = "1" * 40
 
@@ -77,4 +77,11 @@ def test_source_hash_depends_on_the_source_files_only(package: Path) -> None:
 
 
 def test_device_name_of_a_cpu() -> None:
-    assert device_name(torch.device("cpu")).endswith(f", {torch.get_num_threads()} threads")
+    threads = torch.get_num_threads()
+    try:
+        for count, words in ((1, "1 thread"), (2, "2 threads")):
+            torch.set_num_threads(count)
+            assert device_name(torch.device("cpu")).endswith(f", {words}")
+    finally:
+        torch.set_num_threads(threads)
+    assert recorded_device("CPU, 1 threads and then CPU, 11 threads") == "CPU, 1 thread and then CPU, 11 threads"

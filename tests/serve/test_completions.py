@@ -57,6 +57,13 @@ def test_a_prompt_can_be_token_ids(client, generator):
     assert [choice["text"] for choice in complete(client, prompt=[ids])["choices"]] == [one]
 
 
+def test_characters_outside_the_vocabulary_are_returned(client):
+    whole = complete(client, prompt=["to be", "tΩ bΩ, é"], n=2)
+    assert [choice["unknown"] for choice in whole["choices"]] == [[], [], ["Ω", "é"], ["Ω", "é"]]
+    for part in events(client, prompt=["to be", "é"]):
+        assert all(choice["unknown"] == [[], ["é"]][choice["index"]] for choice in part["choices"])
+
+
 def test_a_stream_has_the_text_of_the_completion(client):
     whole = complete(client, prompt=["to be", "or"], n=2)
     parts = events(client, prompt=["to be", "or"], n=2, stream_options={"include_usage": True})

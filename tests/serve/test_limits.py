@@ -12,9 +12,11 @@ from fastapi.testclient import TestClient
 
 from qkv.errors import InputError
 from qkv.serve import create_app
+from qkv.serve.api_page import example_of
 from qkv.serve.loaded import ModelPool
 from qkv.serve.metrics import Metrics
 from qkv.serve.settings import ServeSettings, read_api_keys
+from qkv.serve.task_schemas import AttentionResponse
 from qkv.serve.worker import TextsJob
 
 KEY = "sk-0123456789abcdef"
@@ -210,6 +212,54 @@ def test_every_endpoint_is_described(client):
     page = client.get("/docs").text
     assert all(f" {path}</code>" in page for path in paths)
     assert "http" not in page  # no outside requests
+
+
+def test_the_page_describes_the_response_of_each_endpoint(client):
+    schema = client.get("/openapi.json").json()
+    sections = client.get("/docs").text.split("<h2 ")[1:]
+    described = {}
+    for section in sections:
+        path = unescape(section.partition('id="')[2].partition('"')[0])
+        _, _, response = section.partition("<h3>Response</h3>" if path != "errors" else ">")
+        names = re.findall(r"<tr><td><code>([^<]*)</code></td><td>[^<]+</td><td>([^<]*)", response)
+        assert all(meaning or "<code>" in response for _, meaning in names), path
+        example = re.search(r"<pre>(.*?)</pre>", response, re.DOTALL)
+        described[path] = [name for name, _ in names], example and json.loads(unescape(example[1]))
+    assert set(described) == {*schema["paths"], "errors"}
+    assert "results[].translations[].text" in described["/translate"][0]
+    assert "error.code" in described["errors"][0]
+    for path, (names, example) in described.items():
+        if path not in ("/", "/metrics"):
+            assert set(example) == {name for name in names if "." not in name}, path
+
+
+def test_examples_of_responses_fit_their_schemas(client):
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    schema = client.get("/openapi.json").json()
+    for methods in schema["paths"].values():
+        for operation in methods.values():
+            part = operation["responses"]["200"]["content"].get("application/json", {}).get("schema")
+            if part is not None:
+                jsonschema.validate(example_of(schema, part), {**part, "components": schema["components"]})
+
+
+def test_all_fields_have_a_meaning_and_those_of_attention_occur(client):
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    fields = [(name, field, part) for name, each in schemas.items() for field, part in each["properties"].items()]
+    assert [(name, field) for name, field, part in fields if not part.get("description")] == []
+    payload = client.post("/attention", json={"model": "transformer", "input": "the cat"}).json()
+    answer = AttentionResponse.model_validate(payload)
+    assert answer.model_dump(exclude_unset=True)["examples"][0]["texts"] == payload["examples"][0]["texts"]
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/health", "/ready", "/metrics", "/openapi.json", "/v1/models"])
+def test_get_endpoints_answer_head_without_a_body(client, path):
+    head, get = client.head(path), client.get(path)
+    assert head.status_code == get.status_code == 200
+    assert head.content == b""
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert client.head("/translate").status_code == 405
+    assert client.post("/health").headers["allow"] == "GET, HEAD"
 
 
 def test_the_example_of_each_endpoint_is_answered_by_a_loaded_model(client):

@@ -169,6 +169,64 @@ def test_errors_say_what_to_do(client, path, body, status, word):
     assert word in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/translate", {"model": "transformer", "input": "cat" * 50}, "input"),
+        ("/translate", {"model": "gru", "input": ["cat", "cat" * 14]}, "input"),
+        ("/classify", {"input": "good " * 500}, "input"),
+        ("/v1/embeddings", {"model": "classifier", "input": "good " * 500}, "input"),
+        ("/fill", {"input": "good " * 500 + "[MASK]"}, "input"),
+        ("/v1/completions", {"model": "gpt", "prompt": "to be " * 40, "max_tokens": 1}, "prompt"),
+    ],
+)
+def test_too_long_inputs_have_one_code(client, path, body, param):
+    response = client.post(path, json=body)
+    assert response.status_code == 400
+    assert response.json()["error"] | {"message": ""} == {
+        "message": "", "type": "invalid_request_error", "param": param, "code": "context_length_exceeded",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/translate", {"model": "transformer", "input": " "}, "input"),
+        ("/translate", {"model": "transformer", "input": "cat", "target": "de"}, "target"),
+        ("/translate", {"model": "transformer", "input": "cat", "prefix": "%"}, "prefix"),
+        ("/classify", {"input": ["a", ""]}, "input"),
+        ("/tag", {"input": " "}, "input"),
+        ("/fill", {"input": "no mask"}, "input"),
+        ("/v1/embeddings", {"model": "filler", "input": ""}, "input"),
+        ("/v1/completions", {"model": "gpt", "prompt": ""}, "prompt"),
+        ("/answer", {"model": "answerer", "question": " ", "context": "x"}, "question"),
+        ("/answer", {"model": "answerer", "question": "x" * 70_000, "context": "x"}, "question"),
+        ("/answer", {"model": "stories", "question": "x", "context": " "}, "context"),
+        ("/attention", {"model": "gpt", "input": ""}, "input"),
+        ("/attention", {"model": "gpt", "input": "to", "options": {"mask": [9]}}, "options.mask"),
+        ("/caption", {"image": "bm8gaW1hZ2U="}, "image"),
+    ],
+)
+def test_errors_of_an_input_name_its_field(client, path, body, param):
+    error = client.post(path, json=body).json()["error"]
+    assert (error["param"], error["code"]) == (param, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "meant"),
+    [
+        ("/translate", {"text": "Good morning."}, "input"),
+        ("/translate", {"input": "a", "num_beam": 2}, "num_beams"),
+        ("/translate", {"targets": "de"}, "target"),
+        ("/classify", {"text": "a"}, "input"),
+        ("/v1/completions", {"model": "gpt", "text": "a"}, "prompt"),
+        ("/answer", {"question": "a", "text": "b"}, "context"),
+    ],
+)
+def test_an_unknown_field_is_a_misspelling_or_meant_for_the_missing_input(client, path, body, meant):
+    assert f"(did you mean {meant}?)" in client.post(path, json=body).json()["error"]["message"]
+
+
 def test_one_bad_text_fails_alone(client):
     """Texts of several requests are run together; an error of one must not reach the others."""
     inputs = ["the [MASK]", "no mask", "a [MASK]", "bad [MASK]", "none"] * 4

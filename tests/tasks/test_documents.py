@@ -115,6 +115,14 @@ def test_documents_can_be_embedded():
         torch.testing.assert_close(row, hidden[0].mean(dim=0).detach())
 
 
+def test_parts_of_long_sentences_are_marked():
+    document = DocumentProbe(network(max_words=3, max_length=9), TOKENIZER)(
+        "The plot . A good film with a plot . Fine ."
+    )
+    assert [sentence.continues for sentence in document.sentences] == [False, True, True, False, False]
+    assert "".join("".join(each.pieces) for each in document.sentences[1:4]).strip() == "A good film with a plot ."
+
+
 def test_truncated_sentences_are_counted():
     document = DocumentProbe(network(), TOKENIZER)(TEXTS[2])
     assert (len(document.sentences), document.left_out) == (3, 1)

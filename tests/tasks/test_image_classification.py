@@ -1,6 +1,7 @@
 """Image classification task: batches, augmentation, metrics, and training."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +228,16 @@ def test_a_run_on_pictures_can_be_resumed(tmp_path: Path, monkeypatch: pytest.Mo
     shutil.rmtree(whole.run.checkpoints[-1])
     again = job.resume(tmp_path / "run", "cpu")
     assert again.state.step == whole.state.step
+
+
+def test_mistakes_have_their_pictures():
+    task = prepared()
+    data = ImageDataset({"train": task.train, "valid": squares(30, 1)})
+    files = tuple(f"/photos/{number}.png" for number in range(30))
+    data = replace(data, splits={**data.splits, "valid": replace(data.splits["valid"], files=files)})
+    model = small(task).eval()
+    evaluation = prepare(ImageClassificationTask, data, None, model.config).evaluate(model, data, "valid")
+    assert evaluation.mistakes
+    assert {mistake.source for mistake in evaluation.mistakes} == set(evaluation.pictures)
+    for source, picture in evaluation.pictures.items():
+        assert np.array_equal(picture[:, :, 0], data.splits["valid"].pixels[files.index(source), 0])

@@ -48,6 +48,9 @@ class Tones(Utterances):
         shift = len(key) and int(key.split()[1])
         return [[*NOTES][(index // 3**digit + shift) % 3] for digit in range(1 + index % 3)]
 
+    def text(self, index: int, key: str = "") -> str:
+        return " ".join(self._words(index, key))
+
     def samples(self, index: int, key: str = "") -> int:
         return 400 * len(self._words(index, key))
 

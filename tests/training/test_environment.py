@@ -78,3 +78,11 @@ def test_a_run_in_bfloat16_learns_and_records_its_precision(tmp_path):
     losses = [json.loads(line)["loss"] for line in (run.folder / "log.jsonl").read_text().splitlines()
               if json.loads(line)["kind"] == "train"]  # fmt: skip
     assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_device_recorded_as_1_threads_is_the_same_device(prepared, monkeypatch):
+    recipe, task, model = prepared
+    monkeypatch.setattr("qkv.runtime.provenance.device_name", lambda device: "AMD EPYC, 1 thread")
+    here = environment.current_environment(model, task, recipe.train)
+    assert here.differences({"device": "AMD EPYC, 1 threads"}) == ()
+    assert len(here.differences({"device": "AMD EPYC, 2 threads"})) == 1

@@ -1,6 +1,7 @@
 """Documents in the terminal."""
 
 import re
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -21,3 +22,10 @@ def test_the_terminal_shows_the_weight_of_each_sentence(color):
 
 def test_a_very_long_word_is_truncated():
     assert document_lines(document(100_000 * "x")).plain.count("x") == 80
+
+
+def test_a_part_of_a_split_sentence_ends_in_an_ellipsis():
+    whole = document("It", " is")
+    first, second = whole.sentences
+    lines = document_lines(replace(whole, sentences=(replace(first, continues=True), second))).plain.splitlines()
+    assert [line[-1] for line in lines] == ["…", "e"]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -93,11 +93,15 @@ class EvaluationSession:
     recordable: bool  # whether the results are those of the run, on whole splits of its data
     reported: tuple[str, ...] = ()  # metrics that reports show; empty: all
     notes: tuple[str, ...] = ()  # for the user
+    whole_sizes: Mapping[str, int] = field(default_factory=dict)  # of splits that `limit` shortens
 
     def evaluate(self, split: str, progress: Progress = lambda done: None) -> Evaluation:
         """Evaluate the model on a split; `progress` is called with the number of examples done, if it is known."""
         evaluation = evaluate_split(self.task, self.model, self.data, split, self.search, progress)
-        return replace(evaluation, reported=self.reported)
+        whole = self.whole_sizes.get(split)
+        if whole is not None and evaluation.size + evaluation.skipped != len(self.data.splits[split]):
+            whole = None  # the unit of the evaluation is another one than that of the split
+        return replace(evaluation, reported=self.reported, split_size=whole)
 
     def record(self, evaluation: Evaluation) -> Record:
         """Append an evaluation to the results of the run."""
@@ -140,8 +144,10 @@ def open_evaluation(
     notes = data.notes if files else ()
     if splits is None and names == ["valid"]:
         notes = (f"{name} has no test split: the scores are those on valid, on which the checkpoint was chosen",)
+    whole_sizes = {}
     if limit is not None:
         first = {split: _first(data.splits[split], limit, task_class) for split in names}
+        whole_sizes = {split: size for split in names if (size := len(data.splits[split])) > limit}
         data = replace(data, splits={**data.splits, **first})
     settings = (
         (run.recipe.task, run.recipe.train, run.recipe.seed) if run else (task_class.config_class(), TrainConfig(), 0)
@@ -152,7 +158,7 @@ def open_evaluation(
     # Results on part of a split or for a single checkpoint must not be recorded as results of the run.
     recordable = run is not None and not files and folder == run.folder and limit is None and not run.is_packaged
     reported = () if files or run is None else reported_metrics(run.recipe)
-    return EvaluationSession(name, run, network, task, data, names, search, recordable, reported, notes)
+    return EvaluationSession(name, run, network, task, data, names, search, recordable, reported, notes, whole_sizes)
 
 
 def _first(examples: Any, limit: int, task: type[Task]) -> Any:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -243,7 +243,9 @@ def _parse(line: str, where: str) -> Record:
         table = json.loads(line, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         raise InputError(f"{where} is cut short or not JSON: remove it, or run qkv evaluate again") from None
-    return build(Record, table, where)
+    record = build(Record, table, where)
+    trained_on, device = map(provenance.recorded_device, (record.trained_on, record.device))
+    return replace(record, trained_on=trained_on, device=device)
 
 
 def _reject_constant(name: str) -> float:

@@ -24,6 +24,7 @@ from qkv.nn.interfaces import EncoderDecoder
 from qkv.registry import nearest
 from qkv.runtime.download import Progress
 from qkv.runtime.files import atomic_folder, check_output_folder, read_regular
+from qkv.runtime.text import with_article
 from qkv.tokenizers.library import MAX_FILE_BYTES, SPECIAL
 from qkv.tokenizers.pair_tokenizer import TARGET
 from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER, write_object
@@ -95,7 +96,9 @@ def convert(
         family_for(network)  # raises before reading weights
     if to == "elmo":
         if not issubclass(network, Elmo):
-            raise InputError(f"{source} is a {network.__name__}; only ELMo models can be written with --to elmo")
+            raise InputError(
+                f"{source} is {with_article(network.__name__)}; only ELMo models can be written with --to elmo"
+            )
         if dtype not in (None, torch.float32):
             raise InputError("the ELMo format stores float32 only: --dtype cannot be combined with --to elmo")
         dtype = torch.float32

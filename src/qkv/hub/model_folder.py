@@ -40,7 +40,7 @@ from qkv.runtime.device import pick_device
 from qkv.runtime.documents import read_object, reading
 from qkv.runtime.download import Progress
 from qkv.runtime.files import atomic_folder, check_output_folder, file_kind
-from qkv.runtime.text import printable
+from qkv.runtime.text import printable, with_article
 from qkv.tokenizers import Tokenizer, load_tokenizer
 from qkv.types import Tensor
 
@@ -275,7 +275,7 @@ def floating_point_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
 
 def _describe(kind: type[Any]) -> str:
-    return getattr(kind, "kind_description", f"a {kind.__name__}")
+    return getattr(kind, "kind_description", with_article(kind.__name__))
 
 
 def model_name(model: object, *, network: bool = False) -> str:

@@ -33,6 +33,7 @@ from qkv.pipelines.output import Answer, AttentionMap, Prediction
 from qkv.pipelines.pipeline import Pipeline, one_or_many
 from qkv.pipelines.question_answerer import QuestionAnswerer
 from qkv.pipelines.tagger import encode_sentences, split_sentence
+from qkv.runtime.text import with_article
 from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.words import split_words
 from qkv.types import Bool, Float, Int, Tensor
@@ -84,7 +85,8 @@ class AttentionProbe(Pipeline):
 
     def setup(self) -> None:
         if not isinstance(self.model, TextEncoder | LanguageModel):
-            raise InputError(f"{self.name}: is a {type(self.model).__name__}, not a text encoder or language model")
+            kind = with_article(type(self.model).__name__)
+            raise InputError(f"{self.name}: is {kind}, not a text encoder or language model")
         self.layers = attention_layers(self.model)
         if not self.layers:
             raise InputError(f"{self.name}: {type(self.model).__name__} has no attention layers")
@@ -167,7 +169,7 @@ class AttentionProbe(Pipeline):
     def _continued(self, texts: Sequence[str], max_new_tokens: int) -> list["ModelInput"]:
         """Encode texts with the most likely continuation of each."""
         if not isinstance(self.model, LanguageModel):
-            raise InputError(f"{self.name}: is a {type(self.model).__name__}, which does not generate text")
+            raise InputError(f"{self.name}: is {with_article(type(self.model).__name__)}, which does not generate text")
         generator = Generator(self.model, self.tokenizer, self.model.device, use_engine=False)
         config = GenerationConfig(max_new_tokens=max_new_tokens, sampling=Sampling(temperature=0.0))
         inputs = []
@@ -221,7 +223,7 @@ class AttentionProbe(Pipeline):
             return self._encode_question(*question)
         ids, pieces, masks = self._encode_masked(text)
         if not text.strip() or not ids:
-            raise InputError(f"input {number} is empty")
+            raise InputError(f"input {number} is empty", field="input")
         truncated = self.max_tokens is not None and len(ids) > self.max_tokens
         ids, pieces = ids[: self.max_tokens], pieces[: self.max_tokens]
         if self.encoder is None:
@@ -302,7 +304,7 @@ def _map(
 def layers_that_fit(layers: Mapping[str, Attend], weights: int, first: str | None, budget: int) -> list[Layer]:
     """The layers that fit into `budget` weights at `weights` per head; at least one, `first` before the others."""
     if first is not None and first not in layers:
-        raise InputError(f"unknown attention layer {first!r}; available: {', '.join(layers)}")
+        raise InputError(f"unknown attention layer {first!r}; available: {', '.join(layers)}", field="layer")
     chosen: list[Layer] = []
     for name in sorted(layers, key=lambda name: name != first):
         budget -= (layers[name].heads or 1) * weights

@@ -15,6 +15,7 @@ from qkv.models.han import HAN
 from qkv.pipelines.classifier import Classification
 from qkv.pipelines.inputs.text_inputs import split_evenly
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
+from qkv.runtime.text import with_article
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
 
@@ -26,6 +27,7 @@ class WeightedSentence:
     weight: float  # of the sentence; the weights of a document sum to 1
     pieces: tuple[str, ...]
     weights: Float[np.ndarray, "pieces"]  # of the pieces; they sum to 1
+    continues: bool = False  # the next part belongs to the same sentence, which is too long for the model
 
     @property
     def text(self) -> str:
@@ -55,7 +57,8 @@ class DocumentProbe(TextPipeline):
     def setup(self) -> None:
         super().setup()
         if not isinstance(self.model, HAN):
-            raise InputError(f"{self.name}: is a {type(self.model).__name__}, not a hierarchical attention network")
+            kind = with_article(type(self.model).__name__)
+            raise InputError(f"{self.name}: is {kind}, not a hierarchical attention network")
         if (pooling := self.model.config.pooling) != "attention":
             raise InputError(f"{self.name}: pooling = {pooling!r} has no attention weights")
 
@@ -76,10 +79,10 @@ class DocumentProbe(TextPipeline):
             )
         sentence_weights = records["sentences"].weights[0, 0, 0].tolist()
         word_weights = records["words"].weights[:, 0, 0].float().cpu().numpy()
-        rows = document_rows(self.tokenizer, text, self.model.config.max_words)
+        rows = _document_parts(self.tokenizer, text, self.model.config.max_words)
         sentences = tuple(
-            WeightedSentence(weight, pieces, weights[: len(pieces)])
-            for weight, pieces, weights in zip(sentence_weights, rows, word_weights, strict=False)
+            WeightedSentence(weight, pieces, weights[: len(pieces)], continues)
+            for weight, (pieces, continues), weights in zip(sentence_weights, rows, word_weights, strict=False)
         )
         probabilities = logits[0].float().softmax(dim=-1).tolist()
         classified = Classification.from_probabilities(text, self.model.labels, probabilities)
@@ -88,9 +91,15 @@ class DocumentProbe(TextPipeline):
 
 def document_rows(tokenizer: Tokenizer, text: str, max_words: int) -> Iterator[tuple[str, ...]]:
     """Return the tokens of each row of the model's input, for display."""
+    return (pieces for pieces, _ in _document_parts(tokenizer, text, max_words))
+
+
+def _document_parts(tokenizer: Tokenizer, text: str, max_words: int) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Yield the tokens of each row, and whether its sentence continues in the next row."""
     for sentence in split_sentences(text):
-        for part in split_evenly(_pieces(tokenizer, sentence) or (sentence,), max_words):
-            yield tuple(part)
+        parts = split_evenly(_pieces(tokenizer, sentence) or (sentence,), max_words)
+        for number, part in enumerate(parts, start=1):
+            yield tuple(part), number < len(parts)
 
 
 def _pieces(tokenizer: Tokenizer, sentence: str) -> tuple[str, ...]:

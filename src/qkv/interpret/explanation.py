@@ -28,6 +28,7 @@ from qkv.pipelines.translator import Translator
 from qkv.registry import names_keywords
 from qkv.runtime.device import pick_device
 from qkv.runtime.notebook import Drawable
+from qkv.runtime.text import with_article
 from qkv.types import Tensor
 
 SUPPORTED = "a text classifier, a translator or a captioner"
@@ -136,8 +137,11 @@ def build_pipeline(model: ModelSource, device: str | torch.device = "auto") -> E
         return Translator(network)
     if isinstance(network, TextEncoder) and network.config.head == "classifier":
         return Classifier(network)
-    name = type(network).__name__ if isinstance(model, nn.Module) else f"{model} is a {type(network).__name__}, which"
-    raise InputError(f"{name} cannot be explained: pass {SUPPORTED}")
+    name = type(network).__name__
+    head = getattr(getattr(network, "config", None), "head", None)
+    kind = name if head is None else f"{name} with the head {head}"
+    which = kind if isinstance(model, nn.Module) else f"{model} is {with_article(kind)}, which"
+    raise InputError(f"{which} cannot be explained: pass {SUPPORTED}")
 
 
 def build_explainable(

@@ -13,7 +13,7 @@ from PIL import Image
 
 from qkv.attention import watch
 from qkv.attention.layers import attention_layers
-from qkv.datasets.formats.images import ImageSource, image_name, read_image_for_display
+from qkv.datasets.formats.images import ImageSource, read_image_for_display, short_names
 from qkv.interpret.attention_probe import MAX_WEIGHTS, layers_that_fit
 from qkv.interpret.attribution import roll_out
 from qkv.interpret.encoder_predictions import rank_labels
@@ -59,10 +59,9 @@ class PictureProbe(Pipeline):
         config = self.model.config
         shape, count = (config.channels, config.height, config.width), max(1, len(images))
         pictures = [read_image_for_display(image, *shape, count) for image in images]
-        names = [Path(image_name(image)).name for image in images]
         return [
             self._probe(name, pixels, shown, layer, MAX_WEIGHTS // count)
-            for name, (pixels, shown) in zip(names, pictures, strict=True)
+            for name, (pixels, shown) in zip(short_names(images), pictures, strict=True)
         ]
 
     @torch.inference_mode()

@@ -23,6 +23,7 @@ from qkv.datasets.formats.images import (
     pixels_for_display,
     read_image_for_display,
     resize_image,
+    short_names,
 )
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Hypothesis, Request, Sampling, Tokens, generate
@@ -133,7 +134,8 @@ class Captioner(DecoderPipeline):
             max_new_tokens=max_new_tokens,
             sampling=sampling,
         )
-        loaded = [image for source in images for image in self._load(source, len(images))]
+        named = zip(images, short_names(images), strict=True)
+        loaded = [image for source, name in named for image in self._load(source, name, len(images))]
         captions: list[list[Caption]] = []
         lengths = [max(num_beams, num_return_sequences)] * len(loaded)
         for rows in batch_by_length(lengths, inference_batch_size(batch_size, MAX_HYPOTHESES)):
@@ -221,27 +223,27 @@ class Captioner(DecoderPipeline):
 
     def load_image(self, source: ImageSource) -> NamedImage:
         """Read an image, or the first entry of a file of features."""
-        return next(self._load(source))
+        return next(self._load(source, Path(image_name(source)).name))
 
-    def _load(self, source: ImageSource, count: int = 1) -> Iterator[NamedImage]:
-        """Yield an image, one of `count` that are kept for display, or the entries of a file of features."""
+    def _load(self, source: ImageSource, name: str, count: int = 1) -> Iterator[NamedImage]:
+        """Yield an image with this name, one of `count` kept for display, or the entries of a file of features."""
         config = self.model.config
         expected = (config.channels, config.height, config.width)
         path = Path(image_name(source))
         if isinstance(source, Image.Image) or path.suffix != FEATURES:
             if config.encoder.name == "features":
-                yield self._load_photograph(source, count)
+                yield self._load_photograph(source, name, count)
                 return
-            yield NamedImage(path.name, *read_image_for_display(source, *expected, count))
+            yield NamedImage(name, *read_image_for_display(source, *expected, count))
             return
-        names = feature_names(path)
-        for name, grid in zip(names, read_features(path, names), strict=True):
+        entries = feature_names(path)
+        for entry, grid in zip(entries, read_features(path, entries), strict=True):
             if config.encoder.name != "features" or grid.shape != expected:
                 what = "features" if config.encoder.name == "features" else "images"
-                raise InputError(f"{path}: {name} is {list(grid.shape)}, but this model takes {what} {list(expected)}")
-            yield NamedImage(name, grid)
+                raise InputError(f"{path}: {entry} is {list(grid.shape)}, but this model takes {what} {list(expected)}")
+            yield NamedImage(entry, grid)
 
-    def _load_photograph(self, source: ImageSource, count: int) -> NamedImage:
+    def _load_photograph(self, source: ImageSource, name: str, count: int) -> NamedImage:
         """Compute the features of a photograph with the backbone of the training data."""
         config, extractor, path = self.model.config, self.extractor, Path(image_name(source))
         expected = [config.channels, config.height, config.width]
@@ -252,7 +254,7 @@ class Captioner(DecoderPipeline):
         (features,) = extractor(np.stack([resize_image(photograph, height, width)]))
         if list(features.shape) != expected:
             raise InputError(f"{path}: {extractor.name} has features {list(features.shape)}, but this model {expected}")
-        return NamedImage(path.name, features, pixels_for_display(photograph, count))
+        return NamedImage(name, features, pixels_for_display(photograph, count))
 
     @cached_property
     def extractor(self) -> FeatureExtractor | None:

@@ -8,7 +8,7 @@ import torch
 
 from qkv.config import require
 from qkv.datasets.batching import BatchSize, batch_by_length
-from qkv.errors import InputError
+from qkv.errors import InputError, InputTooLongError
 from qkv.generation import (
     DecodingConstraints,
     DType,
@@ -305,9 +305,14 @@ class Generator(DecoderPipeline):
         limit = self.model.max_length
         for number, context in enumerate(contexts, start=first):
             if not context.ids:
-                raise InputError(f"prompt {number} is empty: a language model needs at least one token of context")
+                raise InputError(
+                    f"prompt {number} is empty: a language model needs at least one token of context", field="input"
+                )
             if limit is not None and len(context) > limit:
-                raise InputError(f"prompt {number} has {len(context)} tokens, more than the model's context of {limit}")
+                raise InputTooLongError(
+                    f"prompt {number} has {len(context)} tokens, more than the model's context of {limit}",
+                    field="input",
+                )
             if limit is not None and len(context) + max_new_tokens - 1 > limit:
                 most = limit + 1 - len(context)
                 raise InputError(

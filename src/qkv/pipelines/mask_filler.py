@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from qkv.config import require
-from qkv.errors import InputError
+from qkv.errors import InputError, InputTooLongError
 from qkv.models.bert import MLM_HEADS, Bert
 from qkv.pipelines.inputs.text_inputs import IGNORE, Example, inference_batch_size, inference_batches
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
@@ -134,12 +134,14 @@ class MaskFiller(TextPipeline):
         """Encode an input, or raise an error that names it."""
         first, *others = self.masks.split(text)
         if not others:
-            raise InputError(f"input {number} has no mask to fill: write {self.masks.token} for a word")
+            raise InputError(f"input {number} has no mask to fill: write {self.masks.token} for a word", field="input")
         ids = [*self._tokens(first)]
         for part in others:
             ids += [self.masks.id, *self._tokens(part)]
         if len(ids) > self.max_tokens:
-            raise InputError(f"input {number} has {len(ids)} tokens; this model takes at most {self.max_tokens}")
+            raise InputTooLongError(
+                f"input {number} has {len(ids)} tokens; this model takes at most {self.max_tokens}", field="input"
+            )
         return Example(self.encoder.add_special_tokens(ids), [IGNORE])
 
     def _tokens(self, part: str) -> Iterator[int]:

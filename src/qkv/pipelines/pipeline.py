@@ -23,6 +23,7 @@ from qkv.pipelines.inputs.text_inputs import AnyExampleEncoder, build_example_en
 from qkv.registry import check_keywords, keyword_names, names_keywords
 from qkv.runtime.device import pick_device
 from qkv.runtime.notebook import Results, quoted
+from qkv.runtime.text import with_article
 from qkv.tokenizers import Tokenizer
 
 ModelSource = str | os.PathLike[str] | nn.Module  # a run, a folder or the name of a model, or a network
@@ -67,10 +68,9 @@ class Pipeline:
         else:
             network = model if device == "auto" else model.to(pick_device(device))
             if not isinstance(network, self.model_class):
-                kind = getattr(network, "kind_description", f"a {self.name}")
-                raise InputError(
-                    f"{self.name}: {self.task_description} requires a {self.model_class.__name__}, not {kind}"
-                )
+                kind = getattr(network, "kind_description", with_article(self.name))
+                required = with_article(self.model_class.__name__)
+                raise InputError(f"{self.name}: {self.task_description} requires {required}, not {kind}")
         self.model = network.eval()
         self._tokenizer = network.tokenizer if tokenizer is None else tokenizer
         self.setup()
@@ -316,4 +316,4 @@ def require_text(texts: Sequence[str]) -> None:
     """Raise for the first text that is empty or blank."""
     for number, text in enumerate(texts, start=1):
         if not text.strip():
-            raise InputError(f"input {number} is empty")
+            raise InputError(f"input {number} is empty", field="input")

@@ -130,7 +130,7 @@ class QuestionAnswerer(TextPipeline):
         for number, pair in enumerate(pairs, start=1):
             for what, text in (("question", pair.question), ("context", pair.text)):
                 if not text.strip():
-                    raise InputError(f"input {number}: the {what} is empty")
+                    raise InputError(f"input {number}: the {what} is empty", field=what)
         windows = make_windows(ExampleEncoder(self.tokenizer), pairs, self.model.config.max_length, stride)
         predictions = predict_spans(
             self.model,

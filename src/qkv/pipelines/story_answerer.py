@@ -147,7 +147,8 @@ class StoryAnswerer(Pipeline):
         ]
         for number, pair in enumerate(pairs, start=1):
             if not pair.question or not pair.sentences:
-                raise InputError(f"input {number}: the {'story' if pair.question else 'question'} is empty")
+                what = "story" if pair.question else "question"
+                raise InputError(f"input {number}: the {what} is empty", field=what)
         return [self.answer(pair) for pair in pairs]
 
     @torch.inference_mode()

@@ -13,7 +13,7 @@ from qkv.config import require
 from qkv.datasets.batching import EncodedPair, PairBatch, batch_by_length, collate
 from qkv.datasets.examples.pair import LANGUAGE_TOKEN, language_token, target_language
 from qkv.datasets.examples.tagged import Tagged, text_of
-from qkv.errors import InputError
+from qkv.errors import InputError, InputTooLongError
 from qkv.generation import (
     Coverage,
     DecodingConstraints,
@@ -304,7 +304,7 @@ class Translator(DecoderPipeline):
         target = self.tokenizer.target
         prefix_tokens = target.encode(prefix) if prefix else []
         if target.special_tokens.unk in prefix_tokens:
-            raise InputError(f"the prefix {printable(repr(prefix))} contains unknown tokens")
+            raise InputError(f"the prefix {printable(repr(prefix))} contains unknown tokens", field="prefix")
         least = max(config.min_new_tokens, len(prefix_tokens))
         limits = [config.max_new_tokens or max(self.default_length(source), least) for source in sources]
         limits = [min(limit, self.model.config.max_length) for limit in limits]
@@ -355,16 +355,20 @@ class Translator(DecoderPipeline):
         """Return a text with the token of the target language, or raise if it is missing, unknown or there already."""
         if target is not None and target not in self.languages:
             if not self.languages:
-                raise InputError(f"{self.name}: the model has a single target language: remove target")
+                raise InputError(f"{self.name}: the model has a single target language: remove target", field="target")
             choice = f"one of {', '.join(self.languages)}"
-            raise InputError(f"{self.name}: the target language must be {choice}, not {printable(repr(target))}")
+            raise InputError(
+                f"{self.name}: the target language must be {choice}, not {printable(repr(target))}", field="target"
+            )
         present = target_language(text) in self.languages
         if present and target is not None:
-            raise InputError(f"input {number} begins with {language_token(target_language(text))}: omit the target")
+            token = language_token(target_language(text))
+            raise InputError(f"input {number} begins with {token}: omit the target", field="target")
         if self.languages and not present and target is None:
             raise InputError(
                 f"input {number}: set the target language, one of {', '.join(self.languages)}, or begin the text with "
-                f"{language_token(self.languages[0])}"
+                f"{language_token(self.languages[0])}",
+                field="target",
             )
         return text if target is None else f"{language_token(target)} {text}"
 
@@ -373,7 +377,7 @@ class Translator(DecoderPipeline):
         texts = {number: text_of(sentence) for number, sentence in inputs.items()}
         for number, text in texts.items():
             if not text.strip():
-                raise InputError(f"input {number} is empty")
+                raise InputError(f"input {number} is empty", field="input")
         texts = {number: self._with_language(text, target, number) for number, text in texts.items()}
         tokenizer = self.tokenizer.source
         if reads_trees(self.model.config):
@@ -385,5 +389,7 @@ class Translator(DecoderPipeline):
         limit = self.model.config.max_length
         for number, source in zip(inputs, sources, strict=True):
             if len(source.encoding) > limit:
-                raise InputError(f"input {number} has {len(source.encoding)} tokens; this model takes at most {limit}")
+                raise InputTooLongError(
+                    f"input {number} has {len(source.encoding)} tokens; this model takes at most {limit}", field="input"
+                )
         return sources

@@ -39,7 +39,13 @@ def device_name(device: torch.device) -> str:
     """Return the device name: "NVIDIA H200", or the CPU model and number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_processor()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{_processor()}, {threads} thread{'' if threads == 1 else 's'}"
+
+
+def recorded_device(name: str) -> str:
+    """Return a recorded device name as `device_name` forms it now: older versions wrote "1 threads"."""
+    return re.sub(r"\b1 threads\b", "1 thread", name)
 
 
 def _processor() -> str:

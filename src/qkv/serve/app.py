@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse
+from pydantic import BaseModel, Field
 
 from qkv import __version__
 from qkv.serve import openai_routes, task_routes
@@ -15,7 +16,7 @@ from qkv.serve.api_page import POLICY, Server, api_page
 from qkv.serve.errors import RESPONSES, RequestError, add_handlers
 from qkv.serve.loaded import ModelPool
 from qkv.serve.metrics import Metrics
-from qkv.serve.middleware import LimitBody, Measure, RequireKey
+from qkv.serve.middleware import AnswerHead, LimitBody, Measure, RequireKey
 from qkv.serve.served import Served, ServedModels
 from qkv.serve.settings import ServeSettings
 from qkv.visualize.explorer import served_page
@@ -25,6 +26,19 @@ DESCRIPTION = """Translation, generation, classification and attention with mode
 Requests share batches, but every answer is the one that the request would get alone."""
 DEFAULTS = ServeSettings()
 status_router = APIRouter(tags=["Status"])
+
+
+class Health(BaseModel):
+    """The process runs."""
+
+    status: Literal["ok"] = Field(default="ok", description="Always ok.")
+    version: str = Field(description="Version of qkv.", examples=[__version__])
+
+
+class Ready(BaseModel):
+    """All models are loaded."""
+
+    status: Literal["ready"] = Field(default="ready", description="Always ready.")
 
 
 def create_app(
@@ -49,6 +63,7 @@ def create_app(
     for router in (status_router, openai_routes.router, task_routes.router):
         app.include_router(router)
     add_handlers(app)
+    app.add_middleware(AnswerHead)
     app.add_middleware(LimitBody, max_bytes=settings.max_body_bytes)
     if settings.api_keys:
         app.add_middleware(RequireKey, keys=settings.api_keys)
@@ -76,6 +91,8 @@ def _correct_schema(app: FastAPI, *, keys: bool) -> None:
         for operations in schema["paths"].values():
             for operation in operations.values():
                 operation["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):  # the bodies of that status
+            schema.get("components", {}).get("schemas", {}).pop(name, None)
         if keys:
             schema.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
             schema["security"] = [{"key": []}]
@@ -102,21 +119,21 @@ async def docs(request: Request) -> HTMLResponse:
 
 
 @status_router.get("/health", summary="Liveness check")
-async def health() -> dict[str, str]:
+async def health() -> Health:
     """Return status 200 as long as the process answers."""
-    return {"status": "ok", "version": __version__}
+    return Health(version=__version__)
 
 
 @status_router.get("/ready", summary="Readiness check", responses={503: RESPONSES[503]})
-async def ready(request: Request) -> dict[str, str]:
+async def ready(request: Request) -> Ready:
     """Return status 200 if all models are loaded, else 503."""
     served: Served | None = request.app.state.served
     if served is None or not served.pool.ready:
         raise RequestError(503, "the models are being loaded, or the server is stopping", code="not_ready")
-    return {"status": "ready"}
+    return Ready()
 
 
-@status_router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
+@status_router.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse)
 async def metrics(served: ServedModels) -> Response:
     """Return counters in the text format of Prometheus."""
     return Response(served.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

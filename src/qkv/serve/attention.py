@@ -68,7 +68,9 @@ def changed(network: nn.Module, layers: Sequence[str], options: AttentionOptions
             stack.enter_context(ablate(network, layer, [head]))
         if options.mask:
             if getattr(getattr(network, "config", None), "rank", None) is not None:
-                raise InputError("mask: a Linformer attends to projections of all tokens, which cannot be masked")
+                raise InputError(
+                    "mask: a Linformer attends to projections of all tokens, which cannot be masked", field="mask"
+                )
             attends = attention_layers(network)
             for name in layers:
                 stack.enter_context(masked_keys(attends[name], options.mask))
@@ -83,7 +85,9 @@ def masked_keys(layer: nn.Module, positions: Sequence[int]) -> Iterator[None]:
         query, key, value, *rest = arguments
         keys = value.shape[2]
         if max(positions) >= keys:
-            raise InputError(f"mask: there is no token {max(positions)}: the input has tokens 0 to {keys - 1}")
+            raise InputError(
+                f"mask: there is no token {max(positions)}: the input has tokens 0 to {keys - 1}", field="mask"
+            )
         visible = torch.ones(1, 1, 1, keys, dtype=torch.bool, device=value.device)
         visible[..., list(positions)] = False
         mask = rest[0] if rest else options.pop("mask", None)

@@ -1,22 +1,27 @@
 """Errors of requests, in the format of the OpenAI API."""
 
+import difflib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 
-from qkv.errors import InputError, QkvError
+from qkv.errors import InputError, InputTooLongError, QkvError
 from qkv.registry import nearest
 from qkv.runtime.text import printable
 
 RETRY_SECONDS = 1  # in the header Retry-After
 MAX_MESSAGE = 1000
 MAX_PROBLEMS = 3  # of a body in one message
+MISSPELLED = 0.8  # similarity of a field to an unknown one that is a misspelling of it
+TOO_LONG = "context_length_exceeded"
+FIELDS = {"story": "context", "layer": "options.layer", "mask": "options.mask"}  # where requests name them otherwise
 log = logging.getLogger("qkv.serve")
 
 
@@ -31,16 +36,21 @@ class RequestError(Exception):
 class ErrorDetail(BaseModel):
     """What is wrong with a request."""
 
-    message: str
-    type: str = Field(description="invalid_request_error, authentication_error, rate_limit_error or server_error")
-    param: str | None = Field(default=None, description="The field of the request, if it is one.")
-    code: str | None = None
+    message: str = Field(description="What is wrong, and what to do.", examples=["input is required"])
+    type: str = Field(
+        description="invalid_request_error, authentication_error, rate_limit_error or server_error",
+        examples=["invalid_request_error"],
+    )
+    param: str | None = Field(default=None, description="The field of the request, if it is one.", examples=["input"])
+    code: str | None = Field(
+        default=None, description=f"A code for programs, such as {TOO_LONG}, if there is one.", examples=[None]
+    )
 
 
 class ErrorResponse(BaseModel):
     """The body of every answer with a status of 400 or more."""
 
-    error: ErrorDetail
+    error: ErrorDetail = Field(description="What is wrong.")
 
 
 DESCRIPTIONS = {
@@ -93,7 +103,8 @@ def describe(error: BaseException) -> tuple[int, str, str | None, str | None]:
     if isinstance(error, RequestError):
         return error.status, str(error), error.param, error.code
     if isinstance(error, InputError):
-        return 400, str(error), None, None
+        param = None if error.field is None else FIELDS.get(error.field, error.field)
+        return 400, str(error), param, TOO_LONG if isinstance(error, InputTooLongError) else None
     log.error("request failed", exc_info=error)
     status = 503 if isinstance(error, QkvError | MemoryError) else 500
     return status, "internal error: see the log of the server", None, None
@@ -109,11 +120,15 @@ def add_handlers(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         response = error_response(error.status_code, _http_message(request, error))
         response.headers.update(error.headers or {})
+        if response.headers.get("Allow") == "GET":
+            response.headers["Allow"] = "GET, HEAD"
         return response
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        problems = [_problem(details, _field_names(request)) for details in error.errors()[:MAX_PROBLEMS]]
+        sent = error.body if isinstance(error.body, dict) else {}
+        unsent = {name: field for name, field in _fields(request).items() if name not in sent}
+        problems = [_problem(details, unsent) for details in error.errors()[:MAX_PROBLEMS]]
         return error_response(400, "; ".join(message for _, message in problems), problems[0][0])
 
     for kind in (RequestError, QkvError, Exception):
@@ -132,15 +147,18 @@ def _http_message(request: Request, error: HTTPException) -> str:
     return str(error.detail)
 
 
-def _field_names(request: Request) -> list[str]:
-    """Return the names of the fields of the body of a request."""
+def _fields(request: Request) -> dict[str, FieldInfo]:
+    """Return the fields of the body of a request, by name."""
     body = getattr(request.scope.get("route"), "body_field", None)
     annotation = getattr(getattr(body, "field_info", None), "annotation", None)
-    return list(getattr(annotation, "model_fields", ()))
+    return dict(getattr(annotation, "model_fields", {}))
 
 
-def _problem(details: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, str]:
-    """Return the field of an error of validation, None if it is the whole body, and a message."""
+def _problem(details: Mapping[str, Any], unsent: Mapping[str, FieldInfo]) -> tuple[str | None, str]:
+    """Return the field of an error of validation, None if it is the whole body, and a message.
+
+    `unsent` are the fields that the body lacks, one of which an unknown field may be meant for.
+    """
     if details["type"] == "json_invalid":
         return None, f"the body is not valid JSON: {details.get('ctx', {}).get('error', details['msg'])}"
     path = [str(part) for part in details["loc"][1:]]
@@ -150,5 +168,16 @@ def _problem(details: Mapping[str, Any], names: Sequence[str]) -> tuple[str | No
     if details["type"] == "missing" and param:
         return param, f"{param} is required"
     if details["type"] == "extra_forbidden":
-        return param, f"unknown field {param!r}{nearest(param, names) if len(path) == 1 and names else ''}"
+        return param, f"unknown field {param!r}{_meant(param, unsent) if len(path) == 1 and unsent else ''}"
     return param or None, f"{param}: {details['msg']}" if param else str(details["msg"])
+
+
+def _meant(name: str, unsent: Mapping[str, FieldInfo]) -> str:
+    """Return a hint at the field that an unknown one is meant for: its misspelling, or else the input that is missing.
+
+    Inputs are the fields that are required or have an example: {"text": ...} is meant for "input".
+    """
+    inputs = [field for field, info in unsent.items() if (info.is_required() or info.examples) and field != "model"]
+    if inputs and not difflib.get_close_matches(name, unsent, n=1, cutoff=MISSPELLED):
+        return f" (did you mean {' or '.join(inputs)}?)"
+    return nearest(name, unsent)

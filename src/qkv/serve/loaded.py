@@ -29,7 +29,7 @@ from qkv.pipelines.story_answerer import StoryAnswerer
 from qkv.pipelines.tagger import Tagger
 from qkv.pipelines.translator import Translator
 from qkv.runtime.device import pick_device
-from qkv.runtime.text import printable
+from qkv.runtime.text import printable, with_article
 from qkv.serve.attention import attention_function
 from qkv.serve.decoding import BeamBatch, SearchOptions, TokenBatch
 from qkv.serve.errors import RequestError
@@ -63,7 +63,8 @@ class LoadedModel:
         if (attention := attention_function(network, pipelines)) is not None:
             self.pipelines["/attention"] = attention
         if not self.pipelines:
-            raise InputError(f"{source}: a {type(network).__name__} cannot be served: no endpoint takes its inputs")
+            kind = with_article(type(network).__name__)
+            raise InputError(f"{source}: {kind} cannot be served: no endpoint takes its inputs")
         self.kind = type(network).__name__
         self.example_input: str = recorded_example(named_folder(source)) or pipelines[0].example_input
         self.worker = Worker(

@@ -38,6 +38,23 @@ class RequireKey:
         return any([hmac.compare_digest(sent, known) for known in self._keys])  # noqa: C419
 
 
+class AnswerHead:
+    """Answers HEAD as GET, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self._app({**scope, "method": "GET"}, receive, send_head)
+
+
 class LimitBody:
     """Refuses bodies of more than a number of bytes, whether their length is declared or not."""
 

@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from qkv.pipelines.embedder import Embedder
 from qkv.pipelines.generator import Generator
 from qkv.serve.completion import CompletionJob, CompletionOptions
 from qkv.serve.decoding import Chunk, ScoredToken
-from qkv.serve.errors import RESPONSES, RequestError, describe, error_body, timed_out
+from qkv.serve.errors import RESPONSES, TOO_LONG, RequestError, describe, error_body, timed_out
 from qkv.serve.loaded import LoadedModel
 from qkv.serve.openai_schemas import (
     Choice,
@@ -71,10 +71,11 @@ async def complete(body: CompletionRequest, served: ServedModels) -> Any:
     last one is [DONE].
     """
     model, generator = served.pool.get(body.model, "/v1/completions")
-    texts, prompts = _prompts(body, served, generator)
+    encoded = _prompts(body, served, generator)
+    prompts = [prompt.ids for prompt in encoded]
     options = _options(body, prompts, served, generator)
     served.metrics.prompt_tokens.labels(model.name).inc(sum(map(len, prompts)))
-    answer = _Answer(body, generator.tokenizer, texts, prompts)
+    answer = _Answer(body, generator.tokenizer, encoded)
     if body.echo and body.logprobs is not None:
         run = _PromptScores(generator, body.logprobs)
         answer.prompt_scores = await served.run_texts(model, ("scores", body.logprobs), prompts, run)
@@ -88,8 +89,14 @@ async def complete(body: CompletionRequest, served: ServedModels) -> Any:
     return answer.completion([answer.choice(chunk, first=True) for chunk in chunks], usage=answer.usage(chunks))
 
 
-def _prompts(body: CompletionRequest, served: Served, generator: Generator) -> tuple[list[str], list[list[int]]]:
-    """Return the texts of the prompts and their token ids."""
+class _Prompt(NamedTuple):
+    text: str
+    ids: list[int]
+    unknown: tuple[str, ...] = ()  # characters or words that are not in the vocabulary
+
+
+def _prompts(body: CompletionRequest, served: Served, generator: Generator) -> list[_Prompt]:
+    """Return the prompts with their token ids."""
     for name, unset in (("presence_penalty", 0.0), ("frequency_penalty", 0.0)):
         if getattr(body, name) != unset:
             raise RequestError(400, f"{name} is not supported: it must be 0", param=name)
@@ -107,13 +114,13 @@ def _prompts(body: CompletionRequest, served: Served, generator: Generator) -> t
         for token in (token for ids in prompt for token in ids):
             if token >= vocabulary:
                 raise RequestError(400, f"prompt: token {token} is not in the vocabulary", param="prompt")
-        ids = [list(tokens) for tokens in prompt]
-        return [generator.tokenizer.decode(tokens) for tokens in ids], ids
+        return [_Prompt(generator.tokenizer.decode(tokens), list(tokens)) for tokens in prompt]
     served.check_inputs(prompt, body.n, "prompt")
     encodings = generator.tokenizer.encode_with_offsets(prompt, add_special_tokens=True)
     if not all(encoding.ids for encoding in encodings):
         raise RequestError(400, "prompt: an empty text has no tokens to continue", param="prompt")
-    return prompt, [encoding.ids for encoding in encodings]
+    unknown = map(generator.tokenizer.unknown_pieces, encodings)
+    return [_Prompt(text, encoding.ids, part) for text, encoding, part in zip(prompt, encodings, unknown, strict=True)]
 
 
 def _options(
@@ -126,7 +133,7 @@ def _options(
             400,
             f"a prompt of {longest:,} tokens exceeds the model's context of {context:,}",
             param="prompt",
-            code="context_length_exceeded",
+            code=TOO_LONG,
         )
     if context is not None:
         limit = min(limit, context + 1)  # the last token is not processed
@@ -136,7 +143,7 @@ def _options(
             400,
             f"a prompt of {longest:,} tokens and max_tokens = {new_tokens:,} exceed the limit of {limit:,} tokens",
             param="max_tokens",
-            code="context_length_exceeded",
+            code=TOO_LONG,
         )
     if new_tokens == 0 and not body.echo:
         raise RequestError(400, "max_tokens must be at least 1 without echo", param="max_tokens")
@@ -179,10 +186,8 @@ class _PromptScores:
 class _Answer:
     """Builds the responses to one completion request."""
 
-    def __init__(
-        self, body: CompletionRequest, tokenizer: Tokenizer, texts: list[str], prompts: list[list[int]]
-    ) -> None:
-        self._body, self._tokenizer, self._texts, self._prompts = body, tokenizer, texts, prompts
+    def __init__(self, body: CompletionRequest, tokenizer: Tokenizer, prompts: list[_Prompt]) -> None:
+        self._body, self._tokenizer, self._prompts = body, tokenizer, prompts
         self._id, self._created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
         self.prompt_scores: list[list[ScoredToken]] = []
         self.include_usage = body.stream_options is not None and body.stream_options.include_usage
@@ -196,14 +201,21 @@ class _Answer:
 
     def choice(self, chunk: Chunk, *, first: bool) -> Choice:
         """Return a chunk as a choice; the first one of a sequence begins with its prompt if that is echoed."""
-        prompt = chunk.index // self._body.n
-        echo = self._texts[prompt] if self._body.echo else ""
+        number = chunk.index // self._body.n
+        prompt = self._prompts[number]
+        echo = prompt.text if self._body.echo else ""
         scores = None
         if self._body.logprobs is not None:
-            before = self.prompt_scores[prompt] if first and self.prompt_scores else []
+            before = self.prompt_scores[number] if first and self.prompt_scores else []
             scores = self._logprobs(before, chunk.tokens, echo)
         text = echo + chunk.text if first else chunk.text
-        return Choice(index=chunk.index, text=text, logprobs=scores, finish_reason=chunk.finish_reason)  # type: ignore[arg-type]
+        return Choice(
+            index=chunk.index,
+            text=text,
+            logprobs=scores,
+            finish_reason=chunk.finish_reason,  # type: ignore[arg-type]
+            unknown=list(prompt.unknown),
+        )
 
     def _logprobs(self, prompt: Sequence[ScoredToken], new: Sequence[ScoredToken], echo: str) -> Logprobs:
         names = self._tokenizer.piece
@@ -223,7 +235,8 @@ class _Answer:
         return [len(self._tokenizer.decode([token.token for token in prompt[:end]])) for end in range(len(prompt))]
 
     def usage(self, chunks: Sequence[Chunk]) -> Usage:
-        prompt, new = sum(map(len, self._prompts)), sum(chunk.new_tokens for chunk in chunks)
+        prompt = sum(len(prompt.ids) for prompt in self._prompts)
+        new = sum(chunk.new_tokens for chunk in chunks)
         return Usage(prompt_tokens=prompt, completion_tokens=new, total_tokens=prompt + new)
 
 

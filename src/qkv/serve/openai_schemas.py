@@ -43,7 +43,7 @@ class CompletionRequest(RequestBody):
     n: int = Field(default=1, ge=1, le=128, description="Number of samples of each prompt.")
     best_of: Annotated[int, Field(ge=1, le=128)] | None = Field(default=None, description="Must be equal to n.")
     stream: bool = Field(default=False, description="Send the text as server-sent events while it is generated.")
-    stream_options: StreamOptions | None = None
+    stream_options: StreamOptions | None = Field(default=None, description="Options of a stream.")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         default=None, description="Return log-probabilities, and those of this many most likely tokens."
     )
@@ -66,38 +66,52 @@ class CompletionRequest(RequestBody):
 class Logprobs(BaseModel):
     """Log-probabilities of the tokens of a choice."""
 
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None] | None
-    text_offset: list[int]
+    tokens: list[str] = Field(description="The tokens as text.", examples=[[" ", "w"]])
+    token_logprobs: list[float | None] = Field(
+        description="Log-probability of each token; null for the first one of a prompt.", examples=[[-0.301, -2.588]]
+    )
+    top_logprobs: list[dict[str, float] | None] | None = Field(
+        description="The `logprobs` most likely tokens for each one.", examples=[[{" ": -0.301}, {"t": -1.574}]]
+    )
+    text_offset: list[int] = Field(description="Index of the first character of each token.", examples=[[0, 1]])
 
 
 class Choice(BaseModel):
     """One continuation."""
 
-    index: int
-    text: str
-    logprobs: Logprobs | None = None
-    finish_reason: Literal["stop", "length"] | None = None
+    index: int = Field(description="Number of the choice, from 0.", examples=[0])
+    text: str = Field(description="The continuation, after the prompt with `echo`.", examples=[" w"])
+    logprobs: Logprobs | None = Field(default=None, description="With `logprobs` in the request.")
+    finish_reason: Literal["stop", "length"] | None = Field(
+        default=None,
+        description="stop: a stop sequence or the end token; length: `max_tokens`; null: a stream goes on.",
+        examples=["length"],
+    )
+    unknown: list[str] = Field(
+        description="Characters or words of the prompt that are not in the vocabulary (not in the OpenAI API).",
+        examples=[[]],
+    )
 
 
 class Usage(BaseModel):
     """Number of tokens."""
 
-    prompt_tokens: int
-    completion_tokens: int = 0
-    total_tokens: int
+    prompt_tokens: int = Field(description="Of all prompts or texts.", examples=[13])
+    completion_tokens: int = Field(default=0, description="New tokens of all choices.", examples=[2])
+    total_tokens: int = Field(description="The sum.", examples=[15])
 
 
 class Completion(BaseModel):
     """Continuations of prompts: `n` of the first prompt, then of the second, and so on."""
 
-    id: str
-    object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: Usage | None = None
+    id: str = Field(description="A random name of the completion.", examples=["cmpl-107de14e48fe23135de25a8f"])
+    object: Literal["text_completion"] = Field(default="text_completion", description="Kind of the object.")
+    created: int = Field(description="Seconds since 1970.", examples=[1767225600])
+    model: str = Field(description="Name of the model.", examples=["shakespeare"])
+    choices: list[Choice] = Field(description="The continuations.")
+    usage: Usage | None = Field(
+        default=None, description="Number of tokens; of a stream in the last chunk, with `include_usage`."
+    )
 
 
 class EmbeddingRequest(RequestBody):
@@ -117,33 +131,37 @@ class EmbeddingRequest(RequestBody):
 class Embedding(BaseModel):
     """The vector of a text, of unit length."""
 
-    object: Literal["embedding"] = "embedding"
-    index: int
-    embedding: list[float] | str
+    object: Literal["embedding"] = Field(default="embedding", description="Kind of the object.")
+    index: int = Field(description="Number of the text, from 0.", examples=[0])
+    embedding: list[float] | str = Field(
+        description="Numbers, or base64, as `encoding_format` selects.", examples=[[0.6, -0.8]]
+    )
 
 
 class EmbeddingList(BaseModel):
     """The vectors of all texts."""
 
-    object: Literal["list"] = "list"
-    data: list[Embedding]
-    model: str
-    usage: Usage
+    object: Literal["list"] = Field(default="list", description="Kind of the object.")
+    data: list[Embedding] = Field(description="One for each text.")
+    model: str = Field(description="Name of the model.", examples=["minilm"])
+    usage: Usage = Field(description="Number of tokens of all texts.")
 
 
 class ModelCard(BaseModel):
     """A loaded model."""
 
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "qkv"
-    kind: str = Field(description="Class of the model.")
-    endpoints: list[str] = Field(description="Endpoints that the model has.")
+    id: str = Field(description="Name of the model.", examples=["shakespeare"])
+    object: Literal["model"] = Field(default="model", description="Kind of the object.")
+    created: int = Field(description="When it was loaded, in seconds since 1970.", examples=[1767225600])
+    owned_by: str = Field(default="qkv", description="Always qkv.", examples=["qkv"])
+    kind: str = Field(description="Class of the model.", examples=["GPT2"])
+    endpoints: list[str] = Field(
+        description="Endpoints that the model has.", examples=[["/attention", "/v1/completions"]]
+    )
 
 
 class ModelList(BaseModel):
     """All loaded models."""
 
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
+    object: Literal["list"] = Field(default="list", description="Kind of the object.")
+    data: list[ModelCard] = Field(description="One for each model.")

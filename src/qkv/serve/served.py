@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from qkv.pipelines.pipeline import TextPipeline
-from qkv.serve.errors import RequestError, timed_out
+from qkv.serve.errors import TOO_LONG, RequestError, timed_out
 from qkv.serve.loaded import LoadedModel, ModelPool
 from qkv.serve.metrics import Metrics
 from qkv.serve.settings import ServeSettings
@@ -74,7 +74,7 @@ def check_lengths(pipeline: TextPipeline, texts: Sequence[str], *, truncate: boo
             f"input {numbers[0]} has more than {pipeline.max_tokens:,} {pipeline.unit}, the maximum of the model: "
             "shorten it or set truncate",
             param="input",
-            code="context_length_exceeded",
+            code=TOO_LONG,
         )
 
 

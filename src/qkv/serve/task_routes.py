@@ -16,7 +16,7 @@ from qkv.pipelines.story_answerer import StoryAnswerer
 from qkv.pipelines.translator import Translator
 from qkv.serve.attention import AttentionOptions
 from qkv.serve.decoding import SearchOptions, TranslationJob
-from qkv.serve.errors import RESPONSES, RequestError
+from qkv.serve.errors import RESPONSES, TOO_LONG, RequestError
 from qkv.serve.loaded import LoadedModel
 from qkv.serve.served import Served, ServedModels, as_list, check_lengths
 from qkv.serve.task_schemas import (
@@ -25,6 +25,8 @@ from qkv.serve.task_schemas import (
     AnswerResponse,
     AttentionPayload,
     AttentionRequestBody,
+    AttentionResponse,
+    Caption,
     CaptionRequest,
     CaptionResponse,
     ClassificationRequest,
@@ -89,7 +91,7 @@ async def _translate(
     limit = served.settings.max_tokens
     for number, request in enumerate(requests, start=1):
         if max(request.source_length, request.max_new_tokens) > limit:
-            raise RequestError(400, f"input {number}: more than {limit:,} tokens", code="context_length_exceeded")
+            raise RequestError(400, f"input {number}: more than {limit:,} tokens", param="input", code=TOO_LONG)
     job = TranslationJob(requests, SearchOptions(body.num_beams, body.length_penalty), translator.decoding_tokens.end)
     found = await served.finish(job, model)
     return [
@@ -171,7 +173,8 @@ async def tag(body: TextRequest, served: ServedModels) -> TaggingResponse:
 async def answer(body: AnswerRequest, served: ServedModels) -> AnswerResponse:
     """Return the span of a text, or the answer of a memory network, that answers a question."""
     model, answerer = served.pool.get(body.model, "/answer")
-    served.check_inputs([body.question, body.context], param="context")
+    for param in ("question", "context"):
+        served.check_inputs([getattr(body, param)], param=param)
     pair = (body.question, body.context)
     if isinstance(answerer, StoryAnswerer):
         (found,) = await served.run_texts(model, "answer", [pair], _pairs(answerer))
@@ -211,9 +214,7 @@ async def caption(body: CaptionRequest, served: ServedModels) -> CaptionResponse
     options = {"num_beams": body.num_beams, "num_return_sequences": body.num_return_sequences, "batch_size": 1}
     (found,) = await served.run_texts(model, object(), [image], _with_files(lambda paths: captioner(paths, **options)))
     captions = found if isinstance(found, list) else [found]
-    return CaptionResponse(
-        model=model.name, captions=[Translation(text=best.text, score=best.score) for best in captions]
-    )
+    return CaptionResponse(model=model.name, captions=[Caption(text=best.text, score=best.score) for best in captions])
 
 
 def _decoded(image: str) -> bytes:
@@ -235,7 +236,7 @@ def _with_files(run: Callable[[list[Path]], Sequence[Any]]) -> Callable[[list[by
             try:
                 return run(paths)
             except InputError as error:
-                raise InputError(str(error).replace(f"{folder}/", "")) from None
+                raise InputError(str(error).replace(f"{folder}/", ""), field="image") from None
 
     return call
 
@@ -265,7 +266,12 @@ async def fill(body: FillRequest, served: ServedModels) -> FillResponse:
     )
 
 
-@router.post("/attention", summary="Show the attention of an input")
+@router.post(
+    "/attention",
+    summary="Show the attention of an input",
+    response_model=None,  # a payload is large, and valid
+    responses={200: {"model": AttentionResponse, "description": "The payload of the explorer."}},
+)
 async def attention(body: AttentionRequestBody, served: ServedModels) -> AttentionPayload:
     """Return the attention maps of an input in the format of the explorer page, with heads ablated or tokens masked."""
     model, attend = served.pool.get(body.model, "/attention")

@@ -199,7 +199,12 @@ class ImageClassificationTask(Task):
         references = [examples.names[label] for label in examples.labels.tolist()]
         sources = examples.files or [f"image {number}" for number in range(1, len(examples) + 1)]
         details = label_details(torch.cat(logits).softmax(dim=-1).cpu(), model.labels, references, sources)
-        return Evaluation(len(examples), self.evaluation_unit, self._scores(logits, examples), **details)
+        wrong = {mistake.source for mistake in details["mistakes"]}
+        pixels = zip(sources, examples.pixels, strict=True)
+        pictures = {source: np.moveaxis(image, 0, -1) for source, image in pixels if source in wrong}
+        return Evaluation(
+            len(examples), self.evaluation_unit, self._scores(logits, examples), pictures=pictures, **details
+        )
 
     def _logits(self, model: ViT, examples: LabeledImages) -> Iterator[Float[Tensor, "_batch classes"]]:
         """Yield the logits of the classes, batch by batch."""

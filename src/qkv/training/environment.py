@@ -38,6 +38,8 @@ class RunEnvironment:
 
     def differences(self, record: Mapping[str, Any]) -> tuple[str, ...]:
         """Describe how this environment differs from a recorded one; keys missing from the record are skipped."""
+        if "device" in record:
+            record = {**record, "device": provenance.recorded_device(record["device"])}
         notes = tuple(
             f"{name} was {record[name]} and is now {getattr(self, name)}: results may differ in the last digits"
             for name in AFFECTS_NUMERICS

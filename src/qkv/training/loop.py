@@ -20,6 +20,7 @@ from qkv.hub import Network
 from qkv.hub.model_folder import checkpoint_path
 from qkv.hub.tensors import WEIGHTS, read_tensors
 from qkv.nn.interfaces import ProgressDependent
+from qkv.runtime import provenance
 from qkv.runtime.device import random_state, restore_random_state
 from qkv.runtime.files import remove_folder
 from qkv.tasks.base.task import Task
@@ -336,6 +337,7 @@ class Trainer:
         state = build(TrainState, record["state"], str(path))
         if state.finished and run.manifest.extends_training(state.step):
             state = replace(state, finished=False)
+        state = replace(state, devices=tuple(map(provenance.recorded_device, state.devices)))
         if environment.device not in state.devices and not state.finished:
             state = replace(state, devices=(*state.devices, environment.device))
         for note in differences:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from qkv.interpret.document_probe import WeightedDocument, WeightedSentence
-from qkv.visualize.glyphs import visible
+from qkv.visualize.glyphs import ELLIPSIS, visible
 from qkv.visualize.terminal import shaded_style
 
 SPACES = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)  # a token and the white space around it
@@ -23,6 +23,8 @@ def document_lines(document: WeightedDocument) -> Text:
             line.append(visible(piece) if piece else "", style=shaded_style(share / peak))
             line.append(after, style="not dim")
         line.rstrip()
+        if sentence.continues:
+            line.append(ELLIPSIS, style="dim")
         lines.append(line)
     return Text("\n").join(lines)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from qkv.metrics.class_metrics import Calibration, ClassTable, ConfusionMatrix
-from qkv.runtime.text import printable, shorten_middle
+from qkv.runtime.text import aligned_numbers, printable, shorten_middle
 from qkv.tasks.base.evaluation import Evaluation
 
 MAX_CLASSES = 20  # more classes are listed by F1, the worst only
@@ -78,12 +78,12 @@ def _mistakes(evaluation: Evaluation) -> list[str]:
     shown = evaluation.mistakes[:MAX_MISTAKES]
     by = f" by {evaluation.mistake_score}" if evaluation.mistake_score else ""
     lines = [f"worst {len(shown)} mistake(s){by}:"]
-    for mistake in shown:
+    for mistake, score in zip(shown, aligned_numbers([each.score for each in shown]), strict=True):
         source, output, reference = (
             printable(repr(shorten_middle(text, TEXT_WIDTH)), 2 * TEXT_WIDTH)
             for text in (mistake.source, mistake.output, mistake.reference)
         )
-        lines.append(f"  {source}: {output} should be {reference} ({mistake.score:.3g})")
+        lines.append(f"  {source}: {output} should be {reference} ({score})")
     return lines
 
 

@@ -16,7 +16,7 @@ from qkv.visualize.selection import pick_head, pick_map
 
 _SIDE = 448  # longer side of each image in pixels
 _GAP = 16
-_COLOR = np.array((61.0, 107.0, 255.0))  # distinct from gray images; as in explorer/app/image.js
+_COLOR = np.array((61.0, 107.0, 255.0))  # distinct from gray images; as in explorer/app/timeline.js
 _STRONGEST = 0.85  # opacity at the largest weight
 
 

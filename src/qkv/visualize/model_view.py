@@ -18,6 +18,7 @@ from qkv.nn.interfaces import Model
 from qkv.pipelines.pipeline import ModelSource
 from qkv.registry import names_keywords
 from qkv.runtime.notebook import quoted
+from qkv.runtime.text import with_article
 from qkv.training.run import find_run, open_run
 from qkv.visualize.views import Compared, View, ViewOptions, find_view
 
@@ -160,7 +161,7 @@ def _find(model: ModelSource, device: str) -> _FoundView:
     name, folder = model_name(model), ModelFolder(locate(model_name(model)))
     view_class = find_view(folder)
     view = view_class(Path(name), device, lambda: _test_data(name, view_class.inputs))
-    return _FoundView(name, f"{name} is a {folder.network.__name__}", view)
+    return _FoundView(name, f"{name} is {with_article(folder.network.__name__)}", view)
 
 
 def _examples_of(shown: View) -> str:

@@ -18,7 +18,7 @@ from qkv.experiments.claims.meta_learning.episodes import (
     NOISE,
     WAYS,
     draw_episodes,
-    nearest_neighbour,
+    nearest_neighbor,
 )
 from qkv.experiments.claims.meta_learning.order_task import KINDS, SYMBOLS, Blocks
 from qkv.experiments.claims.pretraining.contextual import compare, minilm_folder
@@ -98,7 +98,7 @@ def test_episodes_have_one_example_of_each_class():
     difference = (example - features[:, -1]).pow(2).mean(dim=0).sqrt()
     assert difference[:INFORMATIVE].mean() == pytest.approx(NOISE * 2**0.5, rel=0.1)
     assert difference[INFORMATIVE:].mean() == pytest.approx(2**0.5, rel=0.1)
-    informative = nearest_neighbour(features[:, :, :INFORMATIVE], labels)
+    informative = nearest_neighbor(features[:, :, :INFORMATIVE], labels)
     assert (informative == target).double().mean() > 0.95
 
 

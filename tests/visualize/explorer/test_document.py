@@ -1,5 +1,6 @@
 """Documents in the explorer, in a real browser."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,18 @@ def test_the_exported_figure_has_the_words_and_weights_of_the_sentences(driver: 
     shades = page.run("return [...document.querySelectorAll('.weight, .sentence span')].map(e => e.style.background)")
     assert [item["fill"] for item in items if item["type"] == "rect"] == shades
     assert page.shown("#svg")
+
+
+def test_parts_of_a_split_sentence_are_marked(driver: WebDriver, tmp_path: Path) -> None:
+    whole = document("It", " is")
+    first, second = whole.sentences
+    split = replace(whole, sentences=(replace(first, continues=True), second))
+    page = Page(driver, save_page([document_answer(split)], tmp_path / "page.html"))
+    assert [each.text[-1] for each in page.all(".sentence")] == ["…", "e"]
+    assert page.text("example-notes").startswith("1 sentence(s) longer than the model allows are split")
+    assert [word for word, _ in page.run(WORDS)] == ["A", "film", ".", "It", "is", "fine"]
+    page = Page(driver, save_page([document_answer(whole)], tmp_path / "page.html"))
+    assert page.all(".continues") == [] == page.all("#example-notes li")
 
 
 def test_hostile_words_and_labels_stay_text(driver: WebDriver, tmp_path: Path) -> None:

@@ -104,6 +104,37 @@ def test_negative_scores_have_another_hue(driver: WebDriver, tmp_path: Path) -> 
     assert page.run(ticks) == ["−0.50", "−0.25", "0", "0.25", "0.50"]
 
 
+@pytest.mark.parametrize(
+    ("scores", "texts", "ticks"),
+    [
+        ([0.0084, -0.0042, 0.0001], [".0084", "−.0042", ""], ["−0.0084", "−0.0042", "0", "0.0042", "0.0084"]),
+        ([0.04, 0.012, 0.001], [".040", ".012", ""], ["0", "0.010", "0.020", "0.030", "0.040"]),
+        ([0.0132, 0.001, 0.0], [".013", ".001", ""], ["0", "0.003", "0.007", "0.010", "0.013"]),
+        ([4e-7, -2e-7, 0.0], ["4e−7", "−2e−7", ""], ["−4.0e−7", "−2.0e−7", "0", "2.0e−7", "4.0e−7"]),
+    ],
+)
+def test_small_scores_are_written_with_the_precision_of_the_scale(
+    driver: WebDriver, tmp_path: Path, scores: list[float], texts: list[str], ticks: list[str]
+) -> None:
+    answer = explanation_answer([explained([scores], ("good", "bad", "so"))], "good bad so")
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    weights = page.run("return [...document.querySelectorAll('#method-0 [role=option]')].map(c => c.dataset.weight)")
+    assert weights == texts
+    assert page.run("return [...document.querySelectorAll('.ticks span')].map(tick => tick.textContent)") == ticks
+
+
+@pytest.mark.parametrize(("score", "opposes"), [(0.1, False), (-0.1, True)])
+def test_the_note_mentions_negative_scores_if_there_are_any(
+    driver: WebDriver, tmp_path: Path, score: float, opposes: bool
+) -> None:
+    explanation = explained([[0.5, 0.2], [score, 0.4]], ("a", "b"), (" x", " y"))
+    page = Page(driver, save_page([explanation_answer([explanation], "ab")], tmp_path / "page.html"))
+    note = page.one("#view > .note").text
+    assert "support “x”" in note
+    assert ("oppose" in note) == opposes
+    assert "Each method" not in note
+
+
 def test_each_output_of_a_generated_text_has_its_scores(driver: WebDriver, tmp_path: Path) -> None:
     explanation = explained([[1.0, 0.0], [0.0, 1.0]], ("a", "b"), (" x", " y"))
     page = Page(driver, save_page([explanation_answer([explanation], "ab")], tmp_path / "page.html"))
@@ -128,7 +159,7 @@ def test_regions_of_an_image_are_colored_by_their_scores(driver: WebDriver, tmp_
     scores = explanations[0].all_scores[0]
     page.run("document.querySelector('#method-0').focus()")
     page.press(Keys.ARROW_RIGHT, Keys.ARROW_DOWN)  # region 1,1, then 2,1
-    assert page.text("readout") == f"“2,1”: attention {scores[3]:.4f}"
+    assert page.text("readout") == f"row 2, column 1: attention {scores[3]:.4f}"
     page.run("document.querySelector('#method-0').dispatchEvent(new PointerEvent('pointerleave'))")
     script = """
         const canvas = document.querySelector("#method-0"), context = canvas.getContext("2d");

@@ -1,5 +1,6 @@
 """The matrix view in a real browser: highlighting, pinning, keyboard navigation and exact weights."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -261,3 +262,28 @@ def test_spaces_are_marked_at_the_edges_of_a_token_only(driver: WebDriver, tmp_p
     assert page.texts("rows") == [*tokens]  # as they are copied
     script = "return [...document.querySelectorAll('#rows [role=option]')].map(c => c.querySelectorAll('.mark').length)"
     assert page.run(script) == [1, 0, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "labels"),
+    [
+        (tuple(map(str, range(200))), {"0": 0, "20": 20, "180": 180}),  # memory locations
+        (tuple(f"{0.08 * frame:.2f}" for frame in range(200)), {"0.00": 0, "1.60": 20, "14.40": 180}),  # seconds
+        (tuple(f"t{index}" for index in range(200)), {"10": 9, "190": 189}),
+        (tuple("31" * 100), {"10": 9, "190": 189}),  # digits as tokens
+    ],
+    ids=["locations", "seconds", "words", "digits"],
+)
+def test_axes_of_small_cells_have_the_numbers_of_the_tokens(
+    driver: WebDriver, tmp_path: Path, columns: tuple[str, ...], labels: dict[str, int]
+) -> None:
+    weights = np.full((1, 3, len(columns)), 1 / len(columns))
+    answer = Answer("a", "", 0.0, (AttentionMap("layer", ("1", "2", "3"), columns, weights),))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"), "#view=matrix")
+    items = page.run("return qkvExplorer.shown().handle.figure().items")
+    cells = [item for item in items if item["type"] == "rect"]
+    middles = {round(cell["x"] + cell["w"] / 2, 3): column for column, cell in enumerate(cells[: len(columns)])}
+    top = cells[0]["y"]
+    shown = {item["text"]: middles[round(item["x"], 3)] for item in items if item["type"] == "text" and item["y"] < top}
+    assert shown.items() >= labels.items()
+    assert all(abs(a - b) >= 5 for a, b in pairwise(sorted(shown.values())))

@@ -1,5 +1,6 @@
 """The memory of a neural Turing machine in the explorer, in a real browser."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,35 @@ def test_the_packaged_machine_writes_and_reads_in_order(
         assert np.diff(weights.argmax(axis=1)).tolist() == [1] * 4
     assert page.complaints() == []
     assert requests(driver, path) == [path.as_uri()]
+
+
+def test_steps_with_a_marker_are_described_by_it(driver: WebDriver, trace: MemoryTrace, tmp_path: Path) -> None:
+    bits = "".join(str(int(value)) for value in trace.inputs[1, :3])
+    for row, text in ((0, "Step 1: input marker 1"), (1, f"Step 2: input “{bits}”"), (5, "Step 6: input marker 2")):
+        page = Page(driver, written(trace, tmp_path), f"#row={row}")
+        assert page.text("readout").splitlines()[0] == text
+
+
+def test_the_value_of_a_marker_is_shown_unless_it_is_1(driver: WebDriver, trace: MemoryTrace, tmp_path: Path) -> None:
+    inputs = trace.inputs.copy()
+    inputs[5, 4] = -1.25  # the normalized number of repeats of the repeat-copy task
+    page = Page(driver, written(replace(trace, inputs=inputs), tmp_path), "#row=5")
+    assert page.text("readout").splitlines()[0] == "Step 6: input marker 2 with value −1.25"
+
+
+def test_locations_are_labeled_by_round_numbers(driver: WebDriver, trace: MemoryTrace, tmp_path: Path) -> None:
+    _, steps, _ = trace.write_weights.shape
+    weights = np.zeros((1, steps, 128), dtype=np.float32)
+    weights[0, np.arange(64) % steps, np.arange(64)] = 1.0
+    page = Page(driver, written(replace(trace, write_weights=weights, read_weights=weights), tmp_path))
+    assert page.run("return qkvExplorer.payload.examples[0].memory.locations[0]") == 126
+    names = page.run(
+        """
+        const { items } = qkvExplorer.shown().handle.figure(), at = items.findIndex(item => item.text === "Read head");
+        return items.slice(at + 1).filter(item => item.anchor === "end").map(item => item.text);
+        """
+    )
+    assert names == [str(location) for location in range(0, 66, 5)]
 
 
 def test_keys_move_between_cells_and_panels_and_pin_a_step(

@@ -138,3 +138,22 @@ def test_a_page_says_why_there_is_no_operator(driver: WebDriver, tmp_path: Path)
     page.tokens("examples")[1].click()
     assert "Operator" not in page.text("notes")
     assert page.shown("#tabs [data-view=operator]")
+
+
+def test_a_step_can_be_exported(driver: WebDriver, tmp_path: Path) -> None:
+    answer = probed(gpt2())
+    path = save_page([answer], tmp_path / "page.html")
+    page = Page(driver, path, "#view=operator&layer=blocks.1&head=1&row=2&stage=5")
+    assert page.shown("#svg")
+    items = page.run("return qkvExplorer.shown().handle.figure().items.map(({ canvas, ...item }) => item)")
+    texts = [item["text"] for item in items if item["type"] == "text"]
+    assert texts[0] == "blocks.1, head 1: step 5, Weights"
+    shown = [*column(page, "token"), *column(page, "score"), *column(page, "weight")]
+    assert set(shown) <= {*texts}
+    assert texts.count("masked") == 3  # the later keys
+    assert "Blue is positive" in texts[-1]
+    assert sum(item["type"] == "image" for item in items) == 1 + len(TEXT)  # query and keys, but not values
+    colors = page.run("return getComputedStyle(document.querySelector('.share .fill')).backgroundColor")
+    bars = [item["w"] for item in items if item["type"] == "rect" and item["fill"] == colors]
+    weights = answer.attention[1].weights[1, 2, :3]
+    np.testing.assert_allclose(np.array(bars[:3]) / sum(bars), weights, atol=0.02)

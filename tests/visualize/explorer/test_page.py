@@ -105,7 +105,8 @@ def test_unknown_tokens_keep_their_direction(driver: WebDriver, tmp_path: Path) 
     answer = Answer("x", "y", 0.0, DATE.attention, unknown=("ä", "שלום"))
     page = Page(driver, save_page([answer], tmp_path / "page.html"))
     names = page.run("return [...document.querySelectorAll('#meta bdi')].map(name => name.textContent)")
-    assert names == ["“ä”", "“שלום”"]
+    assert names == ["ä", "שלום"]  # the quotes have the direction of the page
+    assert "out of vocabulary: “ä” “שלום”" in page.run("return document.querySelector('#meta').textContent")
 
 
 def test_an_embedded_page_links_to_the_full_page(driver: WebDriver, tmp_path: Path) -> None:
@@ -177,10 +178,38 @@ def test_arrow_keys_move_through_the_examples(driver: WebDriver, tmp_path: Path)
 
 def test_keys_change_the_view_the_layer_and_the_head(driver: WebDriver, tmp_path: Path) -> None:
     page = Page(driver, save_page([LAYERS], tmp_path / "page.html"))
-    page.press("].")
+    page.press("[.")
     assert page.run("return location.hash") == "#layer=encoder.0&head=0"
     page.press("v")
     assert page.one("#tabs [aria-selected=true]").text == "Lines"
+
+
+def test_layers_go_from_the_bottom_to_the_top(driver: WebDriver, tmp_path: Path) -> None:
+    names = [
+        "decoder.1.cross",
+        "decoder.0.cross",
+        "decoder.0.self",
+        "decoder.1.self",
+        *map("encoder.{}".format, range(11)),
+    ]
+    weights = np.full((1, 2, 2), 0.5)
+    answer = Answer("ab", "ab", 0.0, tuple(AttentionMap(name, tuple("ab"), tuple("ab"), weights) for name in names))
+    page = Page(driver, save_page([answer], tmp_path / "page.html"))
+    listed = page.run("return [...document.querySelector('select[aria-label=Layer]').options].map(each => each.value)")
+    assert listed == [*names[4:], "decoder.0.self", "decoder.1.self", "decoder.0.cross", "decoder.1.cross"]
+    assert page.run("return document.querySelector('select[aria-label=Layer]').value") == "decoder.1.cross"
+    page.press("[[[")
+    assert page.run("return location.hash") == "#layer=decoder.0.self"
+    page.press("[]")
+    assert page.run("return location.hash") == "#layer=decoder.0.self"
+
+
+def test_one_head_has_no_choice_of_the_color_scale(driver: WebDriver, tmp_path: Path) -> None:
+    path = save_page([DATE, LAYERS], tmp_path / "page.html")
+    for state, shown in (("", False), ("#example=1", True), ("#view=compare", True)):
+        page = Page(driver, path, state)
+        assert page.shown("select[aria-label='Color scale']") == shown
+        assert ("one for all" in page.one(".legend .note").text) == shown
 
 
 def test_a_permalink_reproduces_the_view(driver: WebDriver, tmp_path: Path) -> None:

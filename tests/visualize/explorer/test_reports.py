@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qkv import __version__
@@ -82,6 +83,22 @@ def test_long_texts_of_a_report_open_on_a_click(driver: WebDriver, tmp_path: Pat
     summary.click()
     assert page.one("details").size["height"] > 2 * closed
     assert "a" * 500 in page.one("details").text
+
+
+def test_mistakes_of_images_have_thumbnails_and_paths_in_their_folder(driver: WebDriver, tmp_path: Path) -> None:
+    files = [f"/data/photos/{name}" for name in ("cat/1.png", "dog/2.png")]
+    pixels = [np.full((8, 6, colors), 200, dtype=np.uint8) for colors in (1, 3)]
+    evaluation = Evaluation(
+        2, "images", {"accuracy": 0.0}, split="test", pictures=dict(zip(files, pixels, strict=True)),
+        mistakes=(Mistake(files[0], "dog", "cat", 0.33), Mistake(files[1], "cat", "dog", 0.4)),
+    )  # fmt: skip
+    page = Page(driver, save_evaluations([evaluation], tmp_path / "report.html", "run"))
+    rows = [[cell.text for cell in row.find_elements("css selector", "td")] for row in page.all("tr")]
+    assert rows[-2:] == [["", "cat/1.png", "dog", "cat", "0.330"], ["", "dog/2.png", "cat", "dog", "0.400"]]
+    assert "in /data/photos" in page.one("section").text
+    assert page.run("return [...document.images].map(image => [image.naturalWidth, image.naturalHeight])") == [
+        [48, 64], [48, 64]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,41 @@ def test_pins_and_masks_are_removed_when_the_tokens_change(driver: WebDriver, se
     assert "column" not in page.run("return location.hash")
 
 
+def test_a_change_of_the_model_is_one_request_without_changes(driver: WebDriver, server: Server) -> None:
+    page = ServedPage(driver, server, "#input=abcd&layer=decoder.1.cross&ablate=decoder.1.cross:0&mask=2")
+    page.until("server-status", "After intervention")
+    sent = len(server.requests)
+    page.choose("Model", "second")
+    page.until("server-status", "The mask was removed, because the model changed.")
+    assert server.requests[sent:] == [
+        {"model": "second", "input": "abcd", "options": {"ablate": [], "mask": [], "layer": None}}
+    ]
+
+
+def test_a_link_with_changes_shows_their_effect(driver: WebDriver, server: Server) -> None:
+    page = ServedPage(driver, server, "#input=abcd&ablate=decoder.0.cross:1&mask=2")
+    page.until("server-status", "Original output: ABCD (")
+    assert "After intervention: ABCD!?" in page.text("server-status")
+    assert page.text("heading") == "abcd → ABCD!?"
+    assert [request["options"]["mask"] for request in server.requests] == [[2], []]
+
+
+def test_an_empty_input_has_no_output(driver: WebDriver, server: Server) -> None:
+    driver.get_log("browser")
+    page = ServedPage(driver, server, "#input=class&head=1")
+    page.until("heading", "good")
+    page.one("#keep").click()
+    page.one("#server-input").send_keys(*[Keys.BACKSPACE] * 5)
+    WebDriverWait(driver, 10).until(lambda _: page.text("heading") == "")
+    assert not any(page.shown(each) for each in ("#predictions", "#view *", "#tabs", "#options"))
+    assert "&input=" not in page.run("return location.hash")
+    page.one("#keep").click()  # stops comparing
+    page.one("#server-input").send_keys("abcd")
+    page.until("heading", "abcd → ABCD")
+    assert page.texts("cols") == list("abcd")
+    assert page.complaints() == []
+
+
 def test_the_page_of_the_endpoints_sends_requests(driver: WebDriver, server: Server) -> None:
     server.key = "right"
     driver.get_log("browser")

@@ -98,5 +98,5 @@ def _print_evaluation(run: Path, evaluation: "Evaluation", *, json: bool) -> Non
     if json:
         result_json({"run": str(run), **evaluation.to_dict()})
         return
-    info(f"{run}: {evaluation.size:,} {evaluation.unit} of {evaluation.split}")
+    info(f"{run}: {evaluation.amount} of {evaluation.split}")
     result(evaluation_text(evaluation))

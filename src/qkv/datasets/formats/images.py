@@ -136,6 +136,22 @@ def image_name(source: ImageSource) -> str:
     return str((getattr(source, "filename", "") or "image") if isinstance(source, Image.Image) else source)
 
 
+def short_names(sources: Sequence[ImageSource]) -> list[str]:
+    """Return the file names of images; those of different files with equal names include as many folders as differ."""
+    paths = [Path(image_name(source)) for source in sources]
+    groups: dict[str, set[Path]] = {}
+    for path in paths:
+        groups.setdefault(path.name, set()).add(path)
+    parts = {name: _distinct_parts(group) for name, group in groups.items()}
+    return [Path(*path.parts[-parts[path.name] :]).as_posix() if path.name else str(path) for path in paths]
+
+
+def _distinct_parts(paths: set[Path]) -> int:
+    """Return how many of the last parts tell different paths apart."""
+    longest = max(len(path.parts) for path in paths)
+    return next((n for n in range(1, longest) if len({path.parts[-n:] for path in paths}) == len(paths)), longest)
+
+
 def read_images(
     paths: Sequence[Path], channels: int, side: int, *, skip_unreadable: bool = False
 ) -> tuple[UInt8[ndarray, "count channels side side"], list[int], list[str]]:

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.metrics.class_metrics import (
@@ -20,7 +22,7 @@ from qkv.metrics.intervals import Interval, proportion_interval
 from qkv.metrics.text_metrics import Bucket
 from qkv.runtime.notebook import Drawable
 from qkv.runtime.text import printable
-from qkv.types import Float, Tensor
+from qkv.types import Float, Shaped, Tensor
 
 MAX_MISTAKES = 20  # kept
 MAX_SHOWN = 4  # metrics in the repr
@@ -57,6 +59,8 @@ class Evaluation(Drawable):
     split: str = ""
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # names and formats of the scores
     reported: tuple[str, ...] = ()  # scores that reports show; empty: all
+    split_size: int | None = None  # number of examples of the split, if only a part was evaluated
+    pictures: Mapping[str, Shaped[np.ndarray, "height width colors"]] = field(default_factory=dict)  # of mistakes
 
     def metric(self, name: str) -> Metric:
         """Return the name and the format of a score."""
@@ -66,6 +70,12 @@ class Evaluation(Drawable):
     def interval_methods(self) -> list[str]:
         """Names of the methods of the intervals of the reported scores."""
         return sorted({interval.method for name, interval in self.intervals.items() if name in self.reported_scores})
+
+    @property
+    def amount(self) -> str:
+        """Number of examples with their unit: "872 texts", or "300 of 872 texts" of a part of a split."""
+        whole = "" if self.split_size is None else f" of {self.split_size:,}"
+        return f"{self.size:,}{whole} {self.unit}"
 
     @property
     def reported_scores(self) -> list[str]:
@@ -85,7 +95,7 @@ class Evaluation(Drawable):
         shown = [f"{self.metric(name).name} {self.metric(name).shown(self.scores[name])}" for name in names[:MAX_SHOWN]]
         more = [f"and {len(names) - MAX_SHOWN} more metrics"] if len(names) > MAX_SHOWN else []
         where = f"{self.split}: " if self.split else ""
-        return f"Evaluation({where}{self.size:,} {self.unit}, {', '.join([*shown, *more])})"
+        return f"Evaluation({where}{self.amount}, {', '.join([*shown, *more])})"
 
     def __str__(self) -> str:
         """Return the report that `qkv evaluate` prints."""
@@ -95,6 +105,7 @@ class Evaluation(Drawable):
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the outputs as plain data: the scores by name, and the details that there are."""
         details: dict[str, Any] = {
+            "split_size": self.split_size,
             "intervals": {name: list(interval) for name, interval in self.intervals.items()},
             "classes": {table.title: _class_rows(table) for table in self.classes},
             "confusion": None if self.confusion is None else asdict(self.confusion),

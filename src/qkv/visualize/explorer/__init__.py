@@ -58,7 +58,8 @@ The payload, format "qkv-attention", version 1:
     explanation  unit, units, outputs [[text, probability]], methods [{name, scores: a matrix [outputs, units] as in
                  operators, faithfulness: AOPC of comprehensiveness and of sufficiency, or null}]; the units of an
                  example with a picture are the cells of its grid
-    document     sentences [{weight, words, weights of the words in the sentence}]
+    document     sentences [{weight, words, weights of the words in the sentence, continues: whether it is a part of a
+                 sentence that goes on in the next}]
     audio        start, end, frame and column (seconds of a frame of the spectrogram and of a column of the maps),
                  shape [frames, bands], low, high, values: base64 of bytes, from low (0) to high (255)
     memory       inputs, outputs (probabilities) and targets, matrices [steps, channels] as in operators; answer (its

@@ -6,6 +6,7 @@ from typing import Any
 
 from qkv.interpret.document_probe import WeightedDocument
 from qkv.pipelines.output import Answer, Candidate, Prediction
+from qkv.visualize.glyphs import ELLIPSIS
 
 _DECIMALS = 6
 
@@ -31,6 +32,7 @@ def document_part(answer: DocumentAnswer) -> dict[str, Any]:
             "weight": round(sentence.weight, _DECIMALS),
             "words": sentence.pieces,
             "weights": [round(weight, _DECIMALS) for weight in sentence.weights.tolist()],
+            "continues": sentence.continues,
         }
         for sentence in answer.document.sentences
     ]
@@ -38,6 +40,17 @@ def document_part(answer: DocumentAnswer) -> dict[str, Any]:
 
 
 def document_notes(answer: DocumentAnswer) -> list[str]:
-    """Return how much of the document was cut off."""
-    truncated = answer.document.left_out
-    return [f"{truncated} more sentence(s) truncated"] * bool(truncated)
+    """Return how many sentences were split, and how much of the document was cut off."""
+    truncated, sentences = answer.document.left_out, answer.document.sentences
+    split = sum(
+        sentence.continues and not (index and sentences[index - 1].continues)
+        for index, sentence in enumerate(sentences)
+    )
+    return [
+        *[
+            f"{split} sentence(s) longer than the model allows are split, as in training, and parts have weights of "
+            f"their own: a part that ends in {ELLIPSIS} continues in the next one"
+        ]
+        * bool(split),
+        *[f"{truncated} more sentence(s) truncated"] * bool(truncated),
+    ]

@@ -1,15 +1,34 @@
 """Evaluations and runs in notebooks; the parts of an evaluation are also those of its page."""
 
 import math
+import os
+from collections.abc import Sequence
 from html import escape
 
+import numpy as np
+
 from qkv.metrics.class_metrics import Calibration, ClassTable, ConfusionMatrix
-from qkv.tasks.base.evaluation import Evaluation
+from qkv.runtime.text import aligned_numbers
+from qkv.tasks.base.evaluation import Evaluation, Mistake
 from qkv.training.run import Run
-from qkv.visualize.notebook.html import fragment, paragraph, rgba, shade, strong, table, text, to_html, wide
+from qkv.visualize.image_overlay import data_url, resized
+from qkv.visualize.notebook.html import (
+    Markup,
+    fragment,
+    paragraph,
+    picture,
+    rgba,
+    shade,
+    strong,
+    table,
+    text,
+    to_html,
+    wide,
+)
 
 MAX_LABELS = 30  # of a drawn confusion matrix; of more labels, the most frequent confusions are listed
 MAX_CONFUSIONS, MAX_MISTAKES = 20, 5
+THUMBNAIL = 64  # pixels of the longer side
 DIAGRAM, MARGIN = 220, 34  # pixels
 CURVE_WIDTH, CURVE_HEIGHT, MAX_POINTS = 360, 90, 200
 
@@ -27,7 +46,7 @@ def evaluation_html(evaluation: Evaluation, max_mistakes: int) -> str:
         for name in evaluation.reported_scores
     ]
     parts = [
-        paragraph(f"{evaluation.size:,} {text(evaluation.unit + where)}"),
+        paragraph(text(evaluation.amount + where)),
         table(["metric", "value", ""], rows, (0, 2)),
     ]
     if methods := evaluation.interval_methods:
@@ -39,15 +58,48 @@ def evaluation_html(evaluation: Evaluation, max_mistakes: int) -> str:
     if evaluation.calibration is not None and evaluation.calibration.bins:
         parts.append(calibration_html(evaluation.calibration))
     if evaluation.mistakes:
-        shown = evaluation.mistakes[:max_mistakes]
-        headers = ["input", "output", "reference", evaluation.mistake_score or "score"]
-        cells = [(*mistake[:3], f"{mistake.score:.3g}") for mistake in shown]
-        parts += [heading(f"worst {len(shown)} mistakes"), table(headers, cells, (0, 1, 2))]
+        parts.append(mistakes_html(evaluation, evaluation.mistakes[:max_mistakes]))
     return "".join(parts)
 
 
 def heading(title: str) -> str:
     return f"<h3>{text(title)}</h3>"
+
+
+def mistakes_html(evaluation: Evaluation, mistakes: Sequence[Mistake]) -> str:
+    """Return examples that the model got wrong; images as thumbnails with their paths in the common folder."""
+    sources, note = [mistake.source for mistake in mistakes], ""
+    if evaluation.pictures and (folder := _common_folder(sources)):
+        sources = [os.path.relpath(source, folder) for source in sources]
+        note = paragraph(f"in {text(folder)}", quiet=True)
+    scores = aligned_numbers([mistake.score for mistake in mistakes])
+    headers = ["input", "output", "reference", evaluation.mistake_score or "score"]
+    cells: list[tuple[str, ...]] = [
+        (source, mistake.output, mistake.reference, score)
+        for source, mistake, score in zip(sources, mistakes, scores, strict=True)
+    ]
+    if evaluation.pictures:
+        headers = ["", *headers]
+        cells = [(_thumbnail(evaluation, mistake.source), *row) for mistake, row in zip(mistakes, cells, strict=True)]
+    columns = (0, 1, 2, 3) if evaluation.pictures else (0, 1, 2)
+    return heading(f"worst {len(mistakes)} mistakes") + note + table(headers, cells, columns)
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    """Return the folder that all paths are in; "" if there is none."""
+    try:
+        return os.path.commonpath([os.path.dirname(path) for path in paths])
+    except ValueError:  # absolute and relative paths
+        return ""
+
+
+def _thumbnail(evaluation: Evaluation, source: str) -> str:
+    """Return the image of a mistake as the model sees it; "" if there is none."""
+    if (pixels := evaluation.pictures.get(source)) is None:
+        return ""
+    colors = np.broadcast_to(pixels, (*pixels.shape[:2], 3))  # also of gray images
+    image = resized(colors, THUMBNAIL)
+    return Markup(picture(data_url(image), image.width, image.height, source))
 
 
 def class_html(classes: ClassTable) -> str:

@@ -16,7 +16,7 @@ from qkv.runtime.text import escape_controls
 from qkv.visualize.glyphs import clipped, visible
 from qkv.visualize.image_overlay import data_url
 
-COLOR = (61, 107, 255)  # of shaded cells, as SHADE in explorer/app/image.js
+COLOR = (61, 107, 255)  # of shaded cells, as SHADE in explorer/app/timeline.js
 TEXT_ALPHA = 0.5  # of the darkest shade behind text, which stays readable on it in both themes
 LONGEST_CELL = 240  # characters of a cell of a table that are shown at first
 SHADES = 20  # classes s0 to s20 of backgrounds behind text
@@ -49,6 +49,12 @@ RULES = """
 """
 
 
+class Markup(str):
+    """HTML in a cell of a table, whose other cells are plain texts."""
+
+    __slots__ = ()
+
+
 @singledispatch
 def to_html(result: object) -> str:
     """Return the HTML of a result."""
@@ -75,6 +81,8 @@ def text(value: str) -> str:
 
 def folded(value: str) -> str:
     """Return the beginning of a long text, which opens to the whole text; a short text as it is."""
+    if isinstance(value, Markup):
+        return value
     if len(value) <= LONGEST_CELL:
         return text(value)
     return f"<details><summary>{text(value[:LONGEST_CELL])}…</summary>{text(value)}</details>"
@@ -105,7 +113,7 @@ def rgba(alpha: float) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], text_columns: Sequence[int] = (0,)) -> str:
-    """Return a table of plain texts; the `text_columns` are aligned to the left."""
+    """Return a table of plain texts and `Markup`; the `text_columns` are aligned to the left."""
 
     def line(tag: str, cells: Sequence[str]) -> str:
         names = ('class="text" dir="auto"' if index in text_columns else "" for index in range(len(cells)))

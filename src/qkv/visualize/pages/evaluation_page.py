@@ -22,4 +22,5 @@ def save_evaluations(
     )
     splits = ", ".join(evaluation.split for evaluation in evaluations)
     facts = {"Model": model, "Data": splits, "Command": command}
-    return save_report(path, f"Evaluation of {short_name(model)}", sections, facts, style=rules())
+    pictures = any(evaluation.pictures for evaluation in evaluations)
+    return save_report(path, f"Evaluation of {short_name(model)}", sections, facts, style=rules(), pictures=pictures)

@@ -26,7 +26,7 @@ def draw_episodes(
     return torch.cat((informative, noise), dim=2), labels, target[:, 0]
 
 
-def nearest_neighbour(
+def nearest_neighbor(
     features: Float[Tensor, "count length dim"], labels: Int[Tensor, "count shown"]
 ) -> Int[Tensor, "count"]:
     """Return the label of the example that is nearest to the last one."""
@@ -35,7 +35,7 @@ def nearest_neighbour(
 
 
 def few_shot_accuracy(seed: int, steps: int, device: torch.device) -> tuple[float, float]:
-    """Train SNAIL; return its accuracy and that of the nearest neighbour on new episodes, in percent."""
+    """Train SNAIL; return its accuracy and that of the nearest neighbor on new episodes, in percent."""
     torch.manual_seed(seed)
     config = SNAILConfig(ways=WAYS, image_dim=DIM, key_dims=(32, 32), value_dims=(32, 32), filters=32, conv_channels=8)
     model = SNAIL(config).to(device)
@@ -49,6 +49,6 @@ def few_shot_accuracy(seed: int, steps: int, device: torch.device) -> tuple[floa
         features, labels, target = draw_episodes(TEST_SIZE, device)
         with torch.no_grad():
             predicted = model.classify(features, labels).argmax(dim=1)
-    nearest = nearest_neighbour(features, labels)
+    nearest = nearest_neighbor(features, labels)
     first, second = (100 * float((guess == target).double().mean()) for guess in (predicted, nearest))
     return first, second

@@ -38,12 +38,12 @@ class SnailLearns(SweepClaim):
     hypothesis = (
         "In bandit games of 5 arms and 10 pulls, SNAIL gets at least 0.5 more rewards per game than random pulls, and "
         "more than UCB1. In 5-way 1-shot classification of vectors, in which 8 of 32 features depend on the class and "
-        "the others are noise, its accuracy is at least 5 points above that of the nearest neighbour."
+        "the others are noise, its accuracy is at least 5 points above that of the nearest neighbor."
     )
     criteria = (
         Difference("reward per game: SNAIL", "reward per game: random", low=0.5),
         Difference("reward per game: SNAIL", "reward per game: UCB1", low=0.0),
-        Difference("accuracy: SNAIL", "accuracy: nearest neighbour", low=5.0),
+        Difference("accuracy: SNAIL", "accuracy: nearest neighbor", low=5.0),
     )
     figure = (
         Panel(
@@ -52,12 +52,12 @@ class SnailLearns(SweepClaim):
         ),
         Panel(
             "5-way 1-shot classification of vectors", "accuracy, % (by chance 20 %)",
-            points=("accuracy: SNAIL", "accuracy: nearest neighbour"),
+            points=("accuracy: SNAIL", "accuracy: nearest neighbor"),
         ),
     )  # fmt: skip
     limits = (
         "Both problems are simple. The Gittins index shows what a nearly optimal player gets in the games. A "
-        " nearest neighbour with a learned metric would also find the features that matter."
+        " nearest neighbor with a learned metric would also find the features that matter."
     )
     recipe: ClassVar = {"small": "bandit-snail", "full": "bandit-snail"}
     factors: ClassVar = {"data.arms": ("5",)}
@@ -73,6 +73,6 @@ class SnailLearns(SweepClaim):
             f"reward per game: {name}": tuple(game.scores[key] for game in games) for key, name in BASELINES.items()
         }
         episodes = [few_shot_accuracy(seed, STEPS[scale], pick_device(device)) for seed in seeds]
-        for name, accuracies in zip(("SNAIL", "nearest neighbour"), zip(*episodes, strict=True), strict=True):
+        for name, accuracies in zip(("SNAIL", "nearest neighbor"), zip(*episodes, strict=True), strict=True):
             values[f"accuracy: {name}"] = accuracies
         return Measurements(tuple(seeds), values)

@@ -2,14 +2,15 @@
 
 import { ignoredKeys, viewName } from "./address.js";
 import { scoreText } from "./candidates.js";
-import { current, exampleOf, isDark, onSystemTheme, SCALES, themeColors } from "./context.js";
+import { current, exampleOf, hasSeveralHeads, layersOf, SCALES } from "./context.js";
+import { isDark, onSystemTheme, themeColors } from "./context.js";
 import { button, byId, element, listbox, mark, option, select } from "./dom.js";
 import { download, toCanvas, toSvg } from "./export.js";
 import { headName } from "./heads.js";
 import { showPredictions } from "./predictions.js";
 import { SERVER_KEYS, serverForm } from "./server.js";
 import { createState, permalink } from "./state.js";
-import { clipped, LONGEST_TEXT, LONGEST_TOKEN, quoted, visible } from "./text.js";
+import { clipped, LONGEST_TEXT, LONGEST_TOKEN, visible } from "./text.js";
 import { VIEWS } from "./views/index.js";
 
 const LONGEST_LINE = 120; // characters of a source and an output on one line
@@ -22,7 +23,7 @@ const CONTROLS = {
   layer: () => {
     const { example, map } = current(payload, state);
     if (example.maps.length <= 1) return null;
-    return select("Layer", example.maps.map(each => [each.layer, clipped(each.layer, LONGEST_TOKEN)]), map.layer,
+    return select("Layer", layersOf(example).map(each => [each.layer, clipped(each.layer, LONGEST_TOKEN)]), map.layer,
       layer => state.set({ layer, row: null, column: null }));
   },
   head: () => {
@@ -35,9 +36,12 @@ const CONTROLS = {
     : select("Special tokens",
       [["shown", "shown"], ["hidden", "hidden"], ["renormalized", "hidden, rows rescaled to 1"]], state.special,
       special => state.set({ special })),
-  scale: () =>
-    select("Color scale", Object.entries(SCALES), state.scale,
-      scale => state.set({ scale })),
+  scale: () => {
+    // A comparison is of two heads at least.
+    if (shown?.view.name !== "compare" && !hasSeveralHeads(exampleOf(payload, state))) return null;
+    return select("Color scale", Object.entries(SCALES), state.scale,
+      scale => state.set({ scale }));
+  },
   curve: () =>
     select("Color curve", [["", "automatic"], ["linear", "linear"], ["root", "square root"]], state.curve,
       curve => state.set({ curve })),
@@ -115,6 +119,13 @@ function showExample() {
   byId("head-keys").hidden = example.maps.every(map => map.heads <= 1);
 }
 
+/** Empty what shows an example. */
+function showNoExample() {
+  document.title = payload.title;
+  for (const part of ["heading", "meta", "example-notes", "predictions"]) byId(part).replaceChildren();
+  byId("example-notes").hidden = byId("predictions").hidden = true;
+}
+
 /** The unknown tokens, each quoted with its own direction; as many as fit. */
 function outOfVocabulary(tokens) {
   const nodes = [];
@@ -122,7 +133,7 @@ function outOfVocabulary(tokens) {
   for (const token of tokens) {
     length += Math.min(token.length, LONGEST_TOKEN);
     if (length > LONGEST_TEXT) return [...nodes, " …"];
-    nodes.push(...nodes.length ? [" "] : [], element("bdi", quoted(token)));
+    nodes.push(...nodes.length ? [" "] : [], "“", element("bdi", visible(token)), "”");
   }
   return nodes;
 }
@@ -260,7 +271,7 @@ function shortcut(event) {
     const tabs = [...byId("tabs").children], at = tabs.findIndex(tab => tab.ariaSelected === "true");
     tabs[(at + 1) % tabs.length]?.click();
   } else if (step && "[]".includes(event.key)) {
-    const layer = example.maps[example.maps.indexOf(map) + step]?.layer;
+    const layers = layersOf(example), layer = layers[layers.indexOf(map) + step]?.layer;
     if (layer !== undefined) state.set({ layer });
   } else if (step) {
     const at = (head === "average" ? 0 : head + 1) + step;
@@ -281,6 +292,7 @@ function showAll() {
   showHeader();
   showExamples();
   if (payload.examples.length) showExample();
+  else showNoExample();
   show();
 }
 

@@ -1,7 +1,7 @@
 // Tokens as a row of cells of real text, shaded by weight. Long texts show a window of tokens.
 
 import { button, element, listbox, mark, option } from "./dom.js";
-import { areCharacters, brief, LONGEST_TITLE, LONGEST_TOKEN, spelled, visible } from "./text.js";
+import { areCharacters, brief, leastBrief, LONGEST_TITLE, LONGEST_TOKEN, spelled, visible } from "./text.js";
 
 export const WINDOW = 400; // tokens shown at a time
 
@@ -78,11 +78,12 @@ function fillGroup(group, tokens, indices, spell) {
 /** Shade tokens by weight or score, with the number under each token where it is not small. */
 function light(group, weightOf, scale) {
   const cells = [...group.children], values = cells.map(cell => weightOf ? weightOf(Number(cell.dataset.index)) : 0);
-  const peak = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+  const peak = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0),
+    least = Math.max(leastBrief(scale.peak), peak / 20);
   cells.forEach((cell, n) => {
     const { css, text } = scale.color(values[n]);
     cell.style.background = weightOf ? css : "";
     cell.style.color = weightOf ? text : "";
-    cell.dataset.weight = Math.abs(values[n]) >= Math.max(0.005, peak / 20) ? brief(values[n]) : "";
+    cell.dataset.weight = Math.abs(values[n]) >= least ? brief(values[n], scale.peak) : "";
   });
 }

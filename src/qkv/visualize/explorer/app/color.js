@@ -46,10 +46,20 @@ export function signedScale({ ramp, negative }, peak, hasNegative, curve) {
     color: score => score < 0 ? opposite.color(-score) : positive.color(score) };
 }
 
-/** A number of a legend. */
-const tick = value => value === 0 ? "0"
-  : (Math.abs(value) >= 0.01 ? value.toFixed(2) : Math.abs(value) >= 0.001 ? value.toPrecision(2)
-    : value.toExponential(1)).replaceAll("-", "−");
+/**
+ * The numbers of a legend, with as many decimals as distinct numbers need: two, or more if two of them would be equal
+ * or the largest would have less than two digits; in scientific notation if that takes more than six.
+ */
+function ticks(values) {
+  const distinct = new Set(values).size, largest = Math.max(...values.map(Math.abs));
+  const zero = value => value === 0 ? "0" : null;
+  const written = decimals => values.map(value => zero(value) ?? value.toFixed(decimals));
+  const decimals = [2, 3, 4, 5, 6].find(count => largest >= 10 ** (1 - count)
+    && new Set(written(count)).size === distinct
+    && written(count).every((text, i) => values[i] === 0 || Number(text) !== 0));
+  const texts = decimals ? written(decimals) : values.map(value => zero(value) ?? value.toExponential(1));
+  return texts.map(text => text.replaceAll("-", "−"));
+}
 
 /**
  * A legend: the gradient with the weights at five positions, and a note on what the scale covers; `masked` adds the
@@ -61,9 +71,9 @@ export function legend(scale, note, masked = false) {
   const valueAt = share => Math.sign(share) * scale.peak * Math.abs(share) ** (1 / scale.power);
   const stops = Array.from({ length: 17 }, (_, i) => scale.color(valueAt(from + (1 - from) * i / 16)).css);
   gradient.style.background = `linear-gradient(90deg, ${stops})`;
-  const ticks = element("span", "", { className: "ticks" });
-  for (const at of [0, 0.25, 0.5, 0.75, 1]) ticks.append(element("span", tick(valueAt(from + (1 - from) * at))));
-  const bar = element("span", "", { className: "bar" }, gradient, ticks);
+  const marks = ticks([0, 0.25, 0.5, 0.75, 1].map(at => valueAt(from + (1 - from) * at)));
+  const bar = element("span", "", { className: "bar" }, gradient,
+    element("span", "", { className: "ticks" }, ...marks.map(text => element("span", text))));
   const curve = scale.curve === "root" ? `color by the square root of the ${scale.name.toLowerCase()}` : "";
   return element("div", "", { className: "legend" }, element("span", scale.name), bar,
     ...masked ? [element("span", "", { className: "masked-key" }, element("span", "", { className: "swatch hatched" }),

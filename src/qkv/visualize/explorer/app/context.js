@@ -23,6 +23,24 @@ export function current(payload, state) {
   return { example, map, head: map?.heads === 1 ? 0 : head };
 }
 
+const GROUPS = { "encoder.#": "Encoder self-attention", "encoder.#.self": "Encoder self-attention",
+  "decoder.#.self": "Decoder self-attention", "decoder.#.cross": "Decoder cross-attention" };
+
+/** The layers of each kind, in ascending order: [{ name, maps }], encoder before decoder, others in their order. */
+export function layerGroups(maps) {
+  const groups = new Map(Object.keys(GROUPS).map(kind => [kind, []]));
+  for (const map of maps) {
+    const kind = map.layer.replace(/\d+/g, "#");
+    groups.set(kind, [...groups.get(kind) ?? [], map]);
+  }
+  return [...groups].filter(([, found]) => found.length).map(([kind, found]) => ({
+    name: GROUPS[kind] ?? kind.replaceAll(/\.?#/g, ""),
+    maps: [...found].sort((a, b) => a.layer.localeCompare(b.layer, "en", { numeric: true })) }));
+}
+
+/** The layers in the order of their groups, from bottom to top in each. */
+export const layersOf = example => layerGroups(example.maps).flatMap(({ maps }) => maps);
+
 /** Colors of the theme: `ramp`, `negative` for negative scores, and the page's `ink` and `paper`. */
 export function themeColors(payload, state) {
   const style = getComputedStyle(document.body);
@@ -47,10 +65,13 @@ export function scaleFor(payload, state, map, head, example = exampleOf(payload,
 /** Names of the color scales, in the control and in legends. */
 export const SCALES = { shared: "one for all layers and heads", own: "one for each head" };
 
+/** Whether an example has several heads, of which the color scale can be one for all or that of each. */
+export const hasSeveralHeads = ({ maps }) => maps.length > 1 || maps.some(map => map.heads > 1);
+
 /** What the color scale covers, for its legend. */
-export function scaleNote(state, several) {
+export function scaleNote(payload, state, several = hasSeveralHeads(exampleOf(payload, state))) {
   const special = { hidden: "special tokens hidden", renormalized: "special tokens hidden, rows rescaled to 1" };
-  return [several || state.scale === "own" ? `color scale: ${SCALES[state.scale] ?? SCALES.shared}` : "",
+  return [several ? `color scale: ${SCALES[state.scale] ?? SCALES.shared}` : "",
     special[state.special] ?? ""].filter(Boolean).join("; ");
 }
 

@@ -6,11 +6,11 @@ import { element, quotation } from "./dom.js";
 import { visible } from "./text.js";
 import { bytes } from "./weights.js";
 
-const SHADE = [61, 107, 255]; // distinct from gray images
-const STRONGEST = 0.7; // opacity at the end of the scale, so that the image stays visible
-const LIGHTER = 0.45; // share of white in the gray image, so that the color is visible over dark pixels
-const LEAST_PEAK = 4; // times the weight of each cell if all were equal, so that even weights are hardly colored
-const GRAY = 197; // of the image beneath the colors of the legend
+const SHADE = [0, 110, 255]; // saturated and of medium lightness: distinct from dark and light grays
+const STRONGEST = 0.8; // opacity at the end of the scale, so that the image stays visible
+const BLACK = 48, WHITE = 224; // of the gray image, so that the color is visible over its darkest and lightest pixels
+const LEAST_PEAK = 4; // times the weight of each cell if all were equal, so that even weights are less than full color
+const GRAY = (BLACK + WHITE) / 2; // of the image beneath the colors of the legend
 
 const LEAST = 420, LARGEST = 720; // pixels of the longer side on the page: of small images, and of large ones
 const GAP = 24; // between two images, as in style.css
@@ -33,10 +33,12 @@ export const overlayScale = ({ grid: [down, across] }, peak, curve) =>
 /** The color scale over an image of scores that are not weights. */
 export const scoreScale = (peak, curve) => colorScale(RAMP, peak, curve);
 
+/** How the color covers an image, for the legend, which shows it over a medium gray. */
+export const COVER = `the image is in gray, under 0 to ${100 * STRONGEST} % color`;
+
 /** What the scale covers, for its legend. */
-export const imageNote = state =>
-  [scaleNote(state, true), `the image is in light gray, under at most ${100 * STRONGEST} % color`].filter(Boolean)
-    .join("; ");
+export const imageNote = (payload, state, several) =>
+  [scaleNote(payload, state, several), COVER].filter(Boolean).join("; ");
 
 /** Color each cell of an image by its weight, `weightOf(cell)`. */
 export function drawOverlay(context, { width, height, grid: [down, across] }, size, weightOf, { peak, power }) {
@@ -65,8 +67,10 @@ async function decode(picture) {
   for (const canvas of [color, gray]) canvas.getContext("2d").drawImage(bitmap, 0, 0);
   const context = gray.getContext("2d");
   Object.assign(context, { globalCompositeOperation: "saturation", fillStyle: "#000" }).fillRect(0, 0, width, height);
-  Object.assign(context, { globalCompositeOperation: "source-over", globalAlpha: LIGHTER, fillStyle: "#fff" })
-    .fillRect(0, 0, width, height);
+  // Mixed with a gray, black becomes BLACK and white WHITE.
+  const share = 1 - (WHITE - BLACK) / 255, tone = Math.round(BLACK / share);
+  Object.assign(context, { globalCompositeOperation: "source-over", globalAlpha: share,
+    fillStyle: `rgb(${tone}, ${tone}, ${tone})` }).fillRect(0, 0, width, height);
   decoded.set(picture, { color, gray });
 }
 

@@ -2,7 +2,7 @@
 
 import { scoreText } from "./candidates.js";
 import { tokenChips } from "./chips.js";
-import { axisNames, describe } from "./context.js";
+import { axisNames, describe, layersOf } from "./context.js";
 import { element, select } from "./dom.js";
 import { heatMap, heatMapFigure } from "./heatmap.js";
 import { headName } from "./heads.js";
@@ -25,7 +25,7 @@ function shell(grid, name) {
     const heads = ["average", ...Array(map.heads).keys()];
     choices.replaceChildren(
       ...example.maps.length > 1 ? [select(`Layer of ${name}`,
-        example.maps.map(each => [each.layer, clipped(each.layer, LONGEST_TOKEN)]), map.layer,
+        layersOf(example).map(each => [each.layer, clipped(each.layer, LONGEST_TOKEN)]), map.layer,
         value => set("layer", value))] : [],
       ...map.heads > 1 ? [select(`Head of ${name}`, heads.map(each => [each, headName(each)]), head,
         value => set("head", value))] : []);

@@ -30,7 +30,7 @@ const toggled = (words, word) => {
 
 /** Fill the form; `replace(payload)` shows the answer of the server. */
 export function serverForm(form, payload, state, replace) {
-  const { endpoint, docs, models, inputs } = payload.server;
+  const { server: { endpoint, docs, models, inputs }, title: heading } = payload;
   const model = element("select", "", { ariaLabel: "Model", id: "server-model", hidden: models.length < 2 });
   model.append(...models.map(name => element("option", name, { value: name })));
   if (models.includes(state.model)) model.value = state.model;
@@ -46,16 +46,16 @@ export function serverForm(form, payload, state, replace) {
     { id: "server-intro" }, element("a", "API documentation", { href: docs }));
   form.replaceChildren(intro, model, input, button("Show attention", () => send(), { id: "server-send" }), status, changes);
   form.hidden = false;
-  let timer = 0, last = 0, plain = null; // the answer without changes: { input, text, score }
+  let timer = 0, last = 0, plain = null; // the answer without changes: { model, input, example }
   let removed = "", chosen = model.value; // what to say about a removed mask; the model
   let answered = null, kept = null; // the last request with its example, and the one kept for a comparison
   const ask = body => post(endpoint, body, key.value, () => input.after(key));
 
   async function send() {
     clearTimeout(timer);
-    const text = input.value;
-    if (!text.trim()) return;
-    const number = ++last, options = { ablate: ablated(state), mask: masked(state), layer: state.layer || null };
+    const text = input.value, number = ++last;
+    if (!text.trim()) return clear();
+    const options = { ablate: ablated(state), mask: masked(state), layer: state.layer || null };
     const body = { model: model.value, input: text, options };
     status.textContent = "…";
     try {
@@ -66,15 +66,34 @@ export function serverForm(form, payload, state, replace) {
       removed = "";
       unpin(payload.examples[0], answer.examples[0]);
       const [example] = answer.examples, changed = options.ablate.length + options.mask.length > 0;
-      if (!changed) plain = example && { input: text, example };
+      if (!changed) plain = example && { model: body.model, input: text, example };
       answered = { body, answer };
       state.set({ input: text, model: models.length > 1 ? model.value : "", pointed: null });
       showAnswer();
       showChanges();
-      compare(changed && plain?.input === text ? plain.example : null, example);
+      const before = changed ? await original(body) : null;
+      if (number === last) compare(before, example);
     } catch (error) {
       if (number === last) status.textContent = `No answer: ${error.message}`;
     }
+  }
+
+  /** The answer to a request without its changes. */
+  async function original(body) {
+    const isKnown = plain?.model === body.model && plain.input === body.input;
+    if (isKnown) return plain.example;
+    const { examples: [example] } = await ask({ ...body, options: { ...body.options, ablate: [], mask: [] } });
+    plain = example && { model: body.model, input: body.input, example };
+    return example;
+  }
+
+  /** Show no answer, because there is no input. */
+  function clear() {
+    answered = null;
+    removed = status.textContent = "";
+    state.set({ input: "", row: null, column: null, pointed: null });
+    replace({ examples: [], notes: [], title: heading, model: "", command: "", view: "" });
+    showChanges();
   }
 
   /** Unpin the tokens of an answer that the next one does not have at the same index. */
@@ -84,14 +103,15 @@ export function serverForm(form, payload, state, replace) {
     state.set({ ...differ("rows") ? { row: null } : {}, ...differ("columns") ? { column: null } : {} });
   }
 
-  /** Remove the mask, whose indices belong to the tokens of one input. */
-  function removeMask(reason) {
+  /** Remove the mask, whose indices belong to the tokens of one input, and change other parts of the state. */
+  function removeMask(reason, others = {}) {
     if (masked(state).length) removed = `The mask was removed, because ${reason}.`;
-    state.set({ mask: "", row: null, column: null, pointed: null });
+    state.set({ mask: "", row: null, column: null, pointed: null, ...others });
   }
 
   /** Show the last answer, next to the one that is kept. */
   function showAnswer() {
+    if (!answered) return;
     const { answer } = answered;
     replace({ ...answer, examples: [...answer.examples, ...kept ? [kept.example] : []] });
   }
@@ -159,12 +179,15 @@ export function serverForm(form, payload, state, replace) {
   model.addEventListener("change", () => {
     if (!input.value.trim() || input.value === inputs[chosen]) input.value = inputs[model.value] ?? input.value;
     chosen = model.value;
-    removeMask("the model changed");
-    state.set({ ablate: "", layer: "", head: "average", heads: "" });
+    removeMask("the model changed", { ablate: "", layer: "", head: "average", heads: "" });
     send();
   });
   state.listen(changed => {
-    if (changed.has("ablate") || changed.has("mask")) send();
+    // Where the input or the model changes, too, send() is called at once, and this request is left out.
+    if (changed.has("ablate") || changed.has("mask")) {
+      clearTimeout(timer);
+      timer = setTimeout(send);
+    }
     if (!changed.has("pointed") || changed.size > 1) showChanges();
   });
   showChanges();

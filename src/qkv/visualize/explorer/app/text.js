@@ -47,5 +47,16 @@ export const areCharacters = tokens => tokens.filter(token => [...token].length 
 /** A weight with four decimals, or an upper bound of one that is not stored. */
 export const number = ({ value, stored }) => stored ? value.toFixed(4) : `≤ ${value.toFixed(4)}`;
 
-/** A weight or score as it is written under a token: ".87", "−.12". */
-export const brief = value => value.toFixed(2).replace(/^(-?)0/, "$1").replace("-", "−");
+/** Decimals of a number under a token: two, or as many as give two digits of the end of the scale. */
+const decimalsOf = peak => Math.max(2, 1 + Math.ceil(-Math.log10(peak || 1)));
+const MOST_DECIMALS = 4; // before scientific notation
+
+/** A weight or score as it is written under a token: ".87", "−.12"; on a scale up to 0.01, ".0087". */
+export function brief(value, peak) {
+  const decimals = decimalsOf(peak);
+  if (decimals > MOST_DECIMALS) return value.toExponential(0).replaceAll("-", "−");
+  return value.toFixed(decimals).replace(/^(-?)0/, "$1").replace("-", "−");
+}
+
+/** The smallest number that is not written as 0. */
+export const leastBrief = peak => 0.5 * 10 ** -decimalsOf(peak);

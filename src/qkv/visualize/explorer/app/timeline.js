@@ -1,6 +1,6 @@
 // Heat maps stacked over one time axis, of steps or seconds: they share its zoom and the pointer.
 
-import { fontOf, shortened, stepOf } from "./axes.js";
+import { fontOf, isLabelled, shortened, stepOf } from "./axes.js";
 import { element } from "./dom.js";
 import { drawItem } from "./export.js";
 import { gestures } from "./gestures.js";
@@ -149,10 +149,13 @@ function items(map, { ink, paper }) {
   panels.forEach((panel, index) => {
     drawn.push(text(left, tops[index] - TITLE / 2, panel.name, "start", { bold: true }));
     const every = panel.rowHeight >= LABELLED ? 1 : stepOf(14 / panel.rowHeight);
-    for (let row = 0; row < panel.labels.length; row += every)
-      if (panel.clipped[row])
-        drawn.push(text(left - 6, tops[index] + (row + 0.5) * panel.rowHeight, panel.clipped[row].text, "end",
-          { size: every > 1 ? FONT : Math.min(FONT, panel.rowHeight - 2) }));
+    const size = every > 1 ? FONT : Math.min(FONT, panel.rowHeight - 2);
+    let free = 0; // the first row whose label does not overlap the previous one
+    for (let row = 0; row < panel.labels.length; row++) {
+      if (row < free || !panel.clipped[row] || !isLabelled(panel.labels, row, every)) continue;
+      drawn.push(text(left - 6, tops[index] + (row + 0.5) * panel.rowHeight, panel.clipped[row].text, "end", { size }));
+      free = row + size / panel.rowHeight;
+    }
   });
   const tick = stepOf(span(map) / plot * 56, axis.unit), decimals = Math.max(0, Math.ceil(-Math.log10(tick)));
   const bottom = height - AXIS, shift = axis.first ? axis.unit / 2 : 0; // steps are labeled in their middle

@@ -276,9 +276,14 @@ export const peakOf = (example, map, head, special) =>
 export const sharedPeak = (example, special) =>
   Math.max(0, ...example.maps.flatMap(map => peaks(example, map, special)));
 
+const MANY = 64; // keys, from which on weights are small
+
+/** The color curve that the state asks for, of the map of an example; over images, small weights must be visible. */
+export const curveOf = (example, map, state) =>
+  state.curve || (example.picture || example.texts[map.columns].length > MANY ? "root" : "linear");
+
 /** The color scale that the state asks for, of a head of a map. */
 export function scaleOf(colors, example, map, head, state) {
   const peak = state.scale === "own" ? peakOf(example, map, head, state.special) : sharedPeak(example, state.special);
-  const curve = state.curve || (example.texts[map.columns].length > 64 ? "root" : "linear");
-  return colors(peak, curve);
+  return colors(peak, curveOf(example, map, state));
 }

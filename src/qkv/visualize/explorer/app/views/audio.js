@@ -64,7 +64,7 @@ export const audio = {
         panels = [alignmentPanel(plane, words, colors, example.audio), spectrum];
         tools.replaceChildren(select("Rows", [["", "tokens"], ["words", "words: the average of their tokens"]],
           state.rows === "words" ? "words" : "", rows => state.set({ rows })));
-        scale.replaceChildren(legend(colors, scaleNote(state, true)));
+        scale.replaceChildren(legend(colors, scaleNote(payload, state)));
       } else scale.replaceChildren(element("p", "The transcript is empty.", { className: "note" }));
       scale.append(element("span", "The spectrogram is drawn from the lowest value of the recording to the highest, "
         + "low frequencies at the bottom; blue marks the attention of the selected row. Ctrl + wheel or + and − to "

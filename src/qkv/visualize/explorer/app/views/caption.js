@@ -64,7 +64,7 @@ export const caption = {
         heads.update();
         tiles.forEach((canvas, each) => draw(canvas, each, tileSize));
         drawImage(original, picture, fit());
-        scale.replaceChildren(legend(colors, imageNote(state)));
+        scale.replaceChildren(legend(colors, imageNote(payload, state)));
       }
       draw(focus, row, fit());
       mark(words, row);

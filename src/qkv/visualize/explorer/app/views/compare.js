@@ -9,7 +9,7 @@ import { matching } from "../matching.js";
 import { imagePane, textPane } from "../panes.js";
 import { firstQuery } from "../state.js";
 import { clipped } from "../text.js";
-import { drawnWeight, peakOf, planeOf, sharedPeak } from "../weights.js";
+import { curveOf, drawnWeight, peakOf, planeOf, sharedPeak } from "../weights.js";
 
 const SIDES = ["A", "B"], LONGEST = 120; // characters of a text
 const NOTE = "Pointing at a token selects the equal token on the other side; "
@@ -53,7 +53,7 @@ export const compare = {
       panes.forEach((each, side) => each.fill(title(payload, shown[side].example), shown[side], scales[side],
         { rows: matches.row[side], columns: matches.column[side] },
         (key, value) => state.set(chosen(side, key, value))));
-      const note = noteOf(state, shown), masked = shown.some(({ plane }) => plane.masked);
+      const note = noteOf(payload, state, shown), masked = shown.some(({ plane }) => plane.masked);
       scale.replaceChildren(...scales[0].key === scales[1].key ? [legend(scales[0], note, masked)]
         : scales.flatMap((each, side) => [element("span", SIDES[side], { className: "label" }),
           legend(each, note, masked)]),
@@ -119,8 +119,8 @@ function chosen(side, key, value) {
 
 /** The color scale of each side, the same one unless each head has its own. */
 function shownScales(payload, state, shown) {
-  const { ramp } = themeColors(payload, state), curve = state.curve
-    || (shown.some(({ plane }) => plane.columnTokens.length > 64) ? "root" : "linear");
+  const { ramp } = themeColors(payload, state),
+    curve = shown.some(({ example, map }) => curveOf(example, map, state) === "root") ? "root" : "linear";
   const shared = Math.max(...shown.map(({ example }) => sharedPeak(example, state.special)));
   return shown.map(({ example, example: { picture }, map, head }) => {
     const peak = state.scale === "own" ? peakOf(example, map, head, state.special) : shared;
@@ -129,7 +129,7 @@ function shownScales(payload, state, shown) {
 }
 
 /** What the scale covers, for its legend. */
-const noteOf = (state, [{ example }]) => (example.picture ? imageNote(state) : scaleNote(state, true))
+const noteOf = (payload, state, [{ example }]) => (example.picture ? imageNote : scaleNote)(payload, state, true)
   .replace("all layers and heads", "all layers and heads of both sides");
 
 /** The side that the pinned tokens belong to. */

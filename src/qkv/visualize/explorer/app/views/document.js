@@ -51,7 +51,7 @@ export const documents = {
   },
 };
 
-function row({ weight, words, weights }, index, colors, whole) {
+function row({ weight, words, weights, continues }, index, colors, whole) {
   const shade = (span, { css, text }) => Object.assign(span.style, { background: css, color: text }) && span;
   const text = element("p", "", { className: "sentence", dir: "auto" });
   words.forEach((word, i) => {
@@ -61,6 +61,7 @@ function row({ weight, words, weights }, index, colors, whole) {
     text.append(before && i ? " " : "", ...inner ? [shade(span, colors.color(weight * weights[i]))] : [],
       after ? " " : "");
   });
+  if (continues) text.append(element("span", "…", { className: "continues", title: "continues in the next part" }));
   return option(index, shade(element("span", weight.toFixed(3), { className: "weight" }), whole.color(weight)), text);
 }
 

@@ -53,7 +53,7 @@ export const episode = {
       mark(grid, at);
       readout.replaceChildren(...description(payload, state, example, at));
       scale.replaceChildren(element("span", `A full bar is a weight of ${colors.peak.toFixed(4)}: ${
-        scaleNote(state, true) || "the largest of the head"}. Outlined: images of the class of the query.`,
+        scaleNote(payload, state) || "the largest of the head"}. Outlined: images of the class of the query.`,
       { className: "note" }));
     };
     update();

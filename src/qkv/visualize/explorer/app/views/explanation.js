@@ -6,12 +6,22 @@ import { legend, signedScale } from "../color.js";
 import { exampleOf, themeColors } from "../context.js";
 import { element, listbox, mark, option, quotation } from "../dom.js";
 import { textFigure } from "../export.js";
-import { drawImage, drawOverlay, frame, imageFigure, listenPatches, scaleToFit, scoreScale } from "../image.js";
+import { COVER, drawImage, drawOverlay, frame, imageFigure, listenPatches, patchName } from "../image.js";
+import { scaleToFit, scoreScale } from "../image.js";
 import { decimal, matrixOf } from "../operands.js";
 import { LONGEST_TEXT, LONGEST_TITLE, quoted, spelled, visible } from "../text.js";
 
-const noteOf = name =>
-  `Scores above 0 support ${name}, scores below 0 oppose it. Each method has its own scale.`;
+/** What the scores of the methods mean, given the quoted output. */
+const noteOf = (name, methods) => [
+  methods.some(({ scores }) => hasNegative(scores)) ? `Scores above 0 support ${name}, scores below 0 oppose it.`
+    : `Higher scores support ${name} more; no score is below 0.`,
+  methods.length > 1 ? "Each method has its own scale." : ""].filter(Boolean).join(" ");
+
+const hasNegative = packed => {
+  const matrix = matrixOf(packed);
+  return [...Array(matrix.rows).keys()].some(row => matrix.row(row).some(score => score < 0));
+};
+
 const UNITS = { token: "Tokens", word: "Words", sentence: "Sentences", region: "Regions" };
 
 export const explanation = {
@@ -49,7 +59,7 @@ export const explanation = {
           state.curve || "linear"), column !== null && column < scores.length ? column : null);
       });
       readout.replaceChildren(...description(example, row, column));
-      note.textContent = noteOf(quoted(outputs[row][0].trim() || outputs[row][0]));
+      note.textContent = noteOf(quoted(outputs[row][0].trim() || outputs[row][0]), methods);
     };
     update();
     return { update, destroy: () => panes.forEach(each => each.destroy()),
@@ -103,7 +113,8 @@ function imagePane(grid, example, method, id, { point, pinned }) {
       drawOverlay(context, picture, size, cell => Math.max(0, scores[cell]), colors);
       if (region !== null) frame(context, region % across * wide, Math.floor(region / across) * high, wide, high);
     } });
-    scale.replaceChildren(peak > 0 ? legend({ ...colors, name: "Score" }, "negative scores are not colored")
+    scale.replaceChildren(peak > 0 ? legend({ ...colors, name: "Score" },
+      [scores.some(score => score < 0) ? "negative scores are not colored" : "", COVER].filter(Boolean).join("; "))
       : element("p", "No region has a positive score.", { className: "note" }));
   };
   // Patches are counted from 1, because row 0 of a vision Transformer is the class token.
@@ -123,11 +134,11 @@ function imagePane(grid, example, method, id, { point, pinned }) {
 }
 
 /** The score of a unit by each method, or the units with the largest scores of the first method. */
-function description({ explanation: { units, methods } }, row, column) {
+function description({ explanation: { units, methods }, picture }, row, column) {
   const scores = methods.map(method => matrixOf(method.scores).row(row));
   const pair = (name, score) => element("span", "", { className: "pair" }, name, " ",
     element("span", decimal(score), { className: "number" }), " ");
-  const nameOf = index => quotation(visible(units[index].trim() || units[index], LONGEST_TITLE));
+  const nameOf = index => picture ? patchName(units[index]) : quotation(visible(units[index].trim() || units[index], LONGEST_TITLE));
   if (column !== null && column < units.length)
     return [nameOf(column), ": ", ...methods.map(({ name }, i) => pair(name, scores[i][column]))];
   const best = [...units.keys()].sort((a, b) => scores[0][b] - scores[0][a]).slice(0, 5);

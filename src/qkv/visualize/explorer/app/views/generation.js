@@ -64,7 +64,7 @@ export const generation = {
       bars.replaceChildren(...steps[row].candidates.map(([token, p], i) =>
         candidateBar(token.trim() ? spelled(token) : [blank(token)], p, steps[row].rank === i + 1)));
       readout.replaceChildren(`Predicted at token ${step}: `, ...describe(plane, { row, column: null }).nodes);
-      scale.replaceChildren(legend(colors, scaleNote(state, true)));
+      scale.replaceChildren(legend(colors, scaleNote(payload, state)));
     };
     update();
     return { update,

@@ -55,8 +55,8 @@ export const lines = {
       sides[1].fill(columnName, plane.columnTokens, columns, plane.columns.length);
       drawn = { plane, layers, rows, columns, links: strongest(layers, rows, columns) };
       const { links } = drawn, least = links.limited ? Math.max(LEAST, links.at(-1)?.weight ?? 0) : LEAST;
-      scale.replaceChildren(layers.length > 1 ? hueLegend(layers, scaleNote(state, true))
-        : legend(colors, scaleNote(state, true)), element("span",
+      scale.replaceChildren(layers.length > 1 ? hueLegend(layers, scaleNote(payload, state))
+        : legend(colors, scaleNote(payload, state)), element("span",
         `Lines for weights of at least ${least.toPrecision(2)}; their opacity and width grow with the weight.`,
           { className: "note" }));
     };

@@ -46,7 +46,7 @@ export const matrix = {
       rows.fill(rowName, plane.rowTokens, plane.rows, plane.key);
       columns.fill(columnName, plane.columnTokens, plane.columns, plane.key);
       map.show(plane, colors);
-      scale.replaceChildren(legend(colors, scaleNote(state, true), Boolean(plane.masked)),
+      scale.replaceChildren(legend(colors, scaleNote(payload, state), Boolean(plane.masked)),
         element("span", "Drag to move, Ctrl + wheel or + and − to zoom, click to pin.", { className: "note" }));
     };
     const drawSelection = () => {

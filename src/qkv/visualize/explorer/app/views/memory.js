@@ -54,7 +54,7 @@ export const memory = {
         [["", `in use (${trace.locations.length})`], ["all", `all (${example.texts[example.maps[0].columns].length})`]],
         all ? "all" : "", value => state.set({ locations: value })));
       scale.replaceChildren(legend(scaleFor(payload, state, heads[0].map, heads[0].head),
-        scaleNote(state, true)), element("span", "Bits are drawn from 0 to 1 in the same colors, outputs as the "
+        scaleNote(payload, state)), element("span", "Bits are drawn from 0 to 1 in the same colors, outputs as the "
         + "probability of a 1; an orange square marks a wrong bit. Ctrl + wheel or + and − to zoom, click to pin.",
       { className: "note" }));
     };
@@ -93,11 +93,15 @@ function weightPanel({ plane, name, verbs }, locations, scale) {
       number(plane.at(step, locations[row]))] };
 }
 
+/** The name of a channel, a bit or one of the markers after them. */
+const named = (row, bits) => row < bits ? `bit ${row + 1}` : `marker ${row - bits + 1}`;
+
+const shown = value => Number(value.toFixed(4)).toString().replace("-", "−");
+
 /** The panels of input and output bits. */
 function bitPanels({ inputs, outputs, targets, answer }, { ramp }) {
   const [input, output, target] = [inputs, outputs, targets].map(matrixOf), scale = colorScale(ramp, 1, "linear");
   const bits = input.columns - MARKERS, wrong = [];
-  const named = (row, count) => row < count ? `bit ${row + 1}` : `marker ${row - count + 1}`;
   for (let step = answer; step < output.rows; step++)
     for (let bit = 0; bit < output.columns; bit++)
       if (output.at(step, bit) > 0.5 !== target.at(step, bit) > 0.5) wrong.push([bit, step]);
@@ -109,7 +113,6 @@ function bitPanels({ inputs, outputs, targets, answer }, { ramp }) {
     return { name, labels: [...Array(matrix.columns).keys()].map(bit => named(bit, bits)), values, scale, start: 0,
       step: 1, columns: matrix.rows, rowHeight: BIT, dots, tell: (row, step) => tell(step, row) };
   };
-  const shown = value => Number(value.toFixed(4)).toString().replace("-", "−");
   return [
     panel("Input", input, input.at,
       (step, bit) => [`Step ${step + 1}, input ${named(bit, bits)}: ${shown(input.at(step, bit))}`]),
@@ -120,12 +123,20 @@ function bitPanels({ inputs, outputs, targets, answer }, { ramp }) {
   ];
 }
 
+/** The markers of an input, or its bits if it has none. */
+function inputNodes(row, digits) {
+  const bits = row.subarray(0, row.length - MARKERS), markers = [...row.subarray(row.length - MARKERS).entries()]
+    .filter(([, value]) => value !== 0).map(([i, value]) => `${named(bits.length + i, bits.length)}${
+      value === 1 ? "" : ` with value ${shown(value)}`}`);
+  return markers.length ? [element("b", markers.join(", "))] : [quotation(digits(bits))];
+}
+
 /** Input and output of a step, and where each head writes and reads. */
 function description(example, step, location) {
   const { inputs, outputs, targets, answer } = example.memory, [input, output, target] =
     [inputs, outputs, targets].map(matrixOf);
-  const digits = (row, cut = row.length) => [...row.subarray(0, cut)].map(value => value > 0.5 ? "1" : "0").join("");
-  const bits = step < answer ? ["input ", quotation(digits(input.row(step), input.columns - MARKERS))]
+  const digits = row => [...row].map(value => value > 0.5 ? "1" : "0").join("");
+  const bits = step < answer ? ["input ", ...inputNodes(input.row(step), digits)]
     : ["output ", quotation(digits(output.row(step))), ", target ", quotation(digits(target.row(step)))];
   return [element("p", "", {}, `Step ${step + 1}: `, ...bits),
     ...headsOf(example).map(({ name, plane, verbs }) => element("p", "", {}, ...describe(plane,

@@ -2,7 +2,7 @@
 
 import { oneOf } from "../address.js";
 import { colorScale, legend } from "../color.js";
-import { exampleOf, scaleFor, scaleNote, themeColors } from "../context.js";
+import { exampleOf, layerGroups, scaleFor, scaleNote, themeColors } from "../context.js";
 import { element, listbox, mark, option, select } from "../dom.js";
 import { thumbnailCanvas } from "../heads.js";
 import { clipped, LONGEST_TOKEN } from "../text.js";
@@ -49,7 +49,7 @@ export const model = {
       scale.replaceChildren(state.scale === "own"
         ? legend(colorScale(themeColors(payload, state).ramp, 1, scaleFor(payload, state, first, 0).curve),
           "as a share of the largest weight of each head", masked)
-        : legend(scaleFor(payload, state, first, 0), scaleNote(state, true), masked),
+        : legend(scaleFor(payload, state, first, 0), scaleNote(payload, state), masked),
       element("span", "Each pixel is the maximum over the tokens it covers. Choose a head to see its matrix.",
         { className: "note" }));
     };
@@ -58,27 +58,12 @@ export const model = {
   },
 };
 
-const GROUPS = { "encoder.#": "Encoder self-attention", "encoder.#.self": "Encoder self-attention",
-  "decoder.#.self": "Decoder self-attention", "decoder.#.cross": "Decoder cross-attention" };
-
-/** The layers of each kind, in ascending order: [{ name, maps }], encoder before decoder, others in their order. */
-function groupsOf(maps) {
-  const groups = new Map(Object.keys(GROUPS).map(kind => [kind, []]));
-  for (const map of maps) {
-    const kind = map.layer.replace(/\d+/g, "#");
-    groups.set(kind, [...groups.get(kind) ?? [], map]);
-  }
-  return [...groups].filter(([, found]) => found.length).map(([kind, found]) => ({
-    name: GROUPS[kind] ?? kind.replaceAll(/\.?#/g, ""),
-    maps: found.sort((a, b) => a.layer.localeCompare(b.layer, "en", { numeric: true })) }));
-}
-
 /** The number of a layer, or its name if it has none. */
 const numberOf = layer => layer.match(/^\D*(\d+)\D*$/)?.[1] ?? clipped(layer, LONGEST_TOKEN);
 
 /** All heads of an example, in the order of the grid: { layer, head, map, label }. */
 function heads(payload, state) {
-  return groupsOf(exampleOf(payload, state).maps).flatMap(({ maps }) => maps).flatMap(map =>
+  return layerGroups(exampleOf(payload, state).maps).flatMap(({ maps }) => maps).flatMap(map =>
     [...Array(map.heads).keys()].map(head =>
       ({ layer: map.layer, head, map, label: `${clipped(map.layer, LONGEST_TOKEN)} · ${head}` })));
 }
@@ -100,7 +85,7 @@ function show(grid, payload, state, sort, descending) {
   };
   if (sort) grid.replaceChildren(element("div", "", { className: "heads" }, ...order.map(cell)));
   else grid.replaceChildren(element("div", "", { className: "layer-groups" },
-    ...groupsOf(exampleOf(payload, state).maps).map(group => layerGrid(group, map =>
+    ...layerGroups(exampleOf(payload, state).maps).map(group => layerGrid(group, map =>
       order.filter(index => all[index].map === map).map(cell)))));
   mark(grid, all.findIndex(each => each.layer === state.layer && each.head === state.head));
 }

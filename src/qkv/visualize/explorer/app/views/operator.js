@@ -1,7 +1,8 @@
 // The attention operator with the numbers of a real head, step by step: query, keys, scores, mask, weights, sum.
 
 import { isInteger } from "../address.js";
-import { current, exampleOf } from "../context.js";
+import { fontOf, shortened } from "../axes.js";
+import { current, exampleOf, themeColors } from "../context.js";
 import { button, element, select } from "../dom.js";
 import { decimal, operandsOf, STAGES } from "../operands.js";
 import { spelled, visible } from "../text.js";
@@ -77,7 +78,11 @@ export const operator = {
         .filter(Boolean).join(" ");
     }
     update(new Set(["view"]));
-    return { update, destroy: () => clearInterval(timer) };
+    return { update, destroy: () => clearInterval(timer), figure: () => {
+      const { head } = chosen(example, payload, state), [name] = STAGES[stage() - 1];
+      return figure(table, [`${head.layer}, head ${head.head}: step ${stage()}, ${name}`, scale.textContent],
+        themeColors(payload, state));
+    } };
   },
 };
 
@@ -178,4 +183,35 @@ function strip(values, peak) {
     context.fillRect(i, 0, 1, 1);
   });
   return canvas;
+}
+
+/** The table as it is on the page, between a title and a note. */
+function figure(table, [title, note], { ink, paper }) {
+  for (const cell of table.querySelectorAll(".enter")) cell.classList.remove("enter"); // an animation moves them
+  const origin = table.getBoundingClientRect(), top = 32, measure = document.createElement("canvas").getContext("2d");
+  const boxOf = part => {
+    const { x, y, width, height } = part.getBoundingClientRect();
+    return { x: x - origin.x + 8, y: y - origin.y + top, w: width, h: height };
+  };
+  const text = (part, words, atEnd = false) => {
+    const { x, y, w, h } = boxOf(part), { color, fontSize, paddingLeft } = getComputedStyle(part),
+      size = parseFloat(fontSize), left = x + parseFloat(paddingLeft);
+    measure.font = fontOf(size);
+    return { type: "text", x: atEnd ? x + w : left, y: y + h / 2, text: shortened(measure, words, w).text, size,
+      anchor: atEnd ? "end" : "start", fill: color };
+  };
+  const bar = part => ({ type: "rect", ...boxOf(part), fill: getComputedStyle(part).backgroundColor });
+  const cells = [...table.querySelectorAll(".cell")].filter(cell => cell.textContent || cell.querySelector("canvas"));
+  const items = cells.flatMap(cell => {
+    const canvas = cell.querySelector("canvas"), track = cell.querySelector(".track");
+    if (canvas) return [{ type: "rect", ...boxOf(canvas), fill: paper }, { type: "image", ...boxOf(canvas), canvas }];
+    const isNumber = cell.matches(".key .score"), words = visible(cell.textContent);
+    const bars = track?.clientWidth ? [track, track.firstChild].map(bar) : []; // none on a phone
+    return [track ? text(cell.querySelector(".share"), words) : text(cell, words, isNumber), ...bars];
+  });
+  const hidden = [...table.querySelectorAll(".hidden-keys")].map(part => text(part, part.textContent));
+  const line = (y, words, bold) => ({ type: "text", x: 8, y, text: words, size: 12, anchor: "start", fill: ink, bold });
+  measure.font = fontOf(12);
+  return { width: Math.max(origin.width, measure.measureText(note).width) + 16, height: top + origin.height + 32,
+    items: [line(14, title, true), ...items, ...hidden, line(top + origin.height + 18, note)] };
 }

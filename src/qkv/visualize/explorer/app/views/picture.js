@@ -63,7 +63,7 @@ export const picture = {
         query(context);
       } });
       readout.replaceChildren(...describe(plane, { row, column: null }, PATCHES).nodes);
-      scale.replaceChildren(legend(colors, imageNote(state)));
+      scale.replaceChildren(legend(colors, imageNote(payload, state)));
     };
     const observer = new ResizeObserver(() => update());
     observer.observe(container);

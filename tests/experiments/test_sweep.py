@@ -237,7 +237,7 @@ def test_processes_train_in_parallel_with_their_own_threads(tmp_path: Path) -> N
     assert all("48 pairs" in path.read_text() for path in outputs)
     (record,) = read_records(tmp_path / "sweep" / "runs" / "score=dot-0")
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
-    assert f"{threads} threads" in record.trained_on
+    assert f"{threads} thread" in record.trained_on
 
 
 KILL = """

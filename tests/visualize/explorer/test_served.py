@@ -27,9 +27,13 @@ OPERATION = {
     "requestBody": {"content": {"application/json": {"schema": FIELDS}}},
 }
 INFO = {"title": "qkv", "version": "1", "description": "Models."}
-SERVER = ApiServer(
-    {"info": INFO, "paths": {"/attention": {"post": OPERATION}}, "security": [{"key": []}]}, "testserver", {}
-)
+SCHEMA = {
+    "info": INFO,
+    "paths": {"/attention": {"post": OPERATION}},
+    "components": {"schemas": {"ErrorResponse": {"description": "An error.", "properties": {}}}},
+    "security": [{"key": []}],
+}
+SERVER = ApiServer(SCHEMA, "testserver", {})
 
 
 class Server(ThreadingHTTPServer):

@@ -1,12 +1,13 @@
 """The C kernel of attention for training on the CPU against float64."""
 
+import copy
 import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from qkv.attention import Causal, Dense, Padding, attend
+from qkv.attention import ALiBi, Causal, Dense, Padding, Quadratic, Relative, attend
 from qkv.attention.backends import cpu, sdpa
 from qkv.runtime import c_library, fast_paths
 
@@ -39,11 +40,13 @@ def heads_of(batch: int, heads: int, length: int, dim: int, dtype: torch.dtype, 
     return torch.randn(batch, length, heads, dim, generator=generator).to(dtype).transpose(1, 2).requires_grad_()
 
 
-def softmax_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale: float) -> Tensor:
+def softmax_attention(
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale: float, bias: Tensor | float = 0.0
+) -> Tensor:
     """Attention by its formula; rows without a visible key are 0."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = (scale * query @ key.transpose(2, 3)).masked_fill(~allowed, -math.inf)
+    scores = (scale * query @ key.transpose(2, 3) + bias).masked_fill(~allowed, -math.inf)
     weights = scores.exp() / scores.exp().sum(dim=-1, keepdim=True).clamp(min=1e-300)
     return weights @ value
 
@@ -98,6 +101,87 @@ def test_output_and_gradients(calls, dtype, mask, queries, keys, dim, value_dim,
     ):
         assert found.dtype == dtype
         assert error(found, wanted) < MAX_ERROR[dtype]
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+BIASES = {
+    "shared": (1, 4, 20, 37),
+    "per example": (3, 4, 20, 37),
+    "of all heads": (3, 1, 20, 37),
+    "of the keys": (1, 4, 1, 37),
+    "of the queries": (3, 4, 20, 1),
+    "one number": (1, 1, 1, 1),
+}
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("shape", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_bias_and_its_gradient(dtype, mask, shape, kv_heads):
+    tensors = [
+        heads_of(3, 4, 20, 16, dtype, 1),
+        *(heads_of(3, kv_heads, 37, 16, dtype, seed) for seed in (2, 3)),
+        torch.randn(shape, generator=torch.Generator().manual_seed(6)).to(dtype).requires_grad_(),
+    ]
+    _, allowed = MASKS[mask](20, 37)
+    terms = {"is_causal": True} if mask == "causal" else {"mask": allowed}
+    exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    truth = softmax_attention(*exact[:3], allowed, 0.25, exact[3])
+    output = cpu.kernel_attention(*tensors[:3], 0.25, bias=tensors[3], **terms)
+    assert error(output, truth) < MAX_ERROR[dtype]
+    grad = heads_of(3, 4, 20, 16, dtype, 4).detach()
+    found = torch.autograd.grad(output, tensors, grad)
+    for one, wanted in zip(found, torch.autograd.grad(truth, exact, grad.double()), strict=True):
+        assert one.dtype == dtype
+        if one.shape[2:] == (20, 1) or one.numel() == 1:  # a constant in the softmax
+            assert one.abs().max() < 10 * MAX_ERROR[dtype]
+        else:
+            assert error(one, wanted) < MAX_ERROR[dtype]
+
+
+def test_infinite_biases_mask():
+    tensors = [heads_of(2, 2, 16, 16, torch.float32, seed) for seed in range(3)]
+    bias = torch.zeros(1, 1, 16, 16).masked_fill(torch.ones(16, 16).triu(1).bool(), -math.inf)
+    bias[:, :, 3] = -math.inf  # no key is visible
+    bias.requires_grad_()
+    output = cpu.kernel_attention(*tensors, 0.25, bias=bias)
+    exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    truth = softmax_attention(*exact, bias > -math.inf, 0.25)
+    assert error(output, truth) < MAX_ERROR[torch.float32]
+    found = torch.autograd.grad(output.sum(), [*tensors, bias])
+    for one, wanted in zip(found, torch.autograd.grad(truth.sum(), exact), strict=False):
+        assert error(one, wanted) < MAX_ERROR[torch.float32]
+    assert (found[3][bias.isinf()] == 0).all()
+
+
+@pytest.mark.parametrize("mask", [None, Causal(), Padding(torch.tensor([37, 1, 0]))])
+@pytest.mark.parametrize(
+    "position",
+    [Relative(8, 4, values=False), ALiBi(4), Quadratic(4, columns=6)],
+    ids=lambda position: type(position).__name__,
+)
+def test_positions_use_the_kernel(calls, position, mask):
+    tensors = [heads_of(3, 4, 37, 8, torch.float32, seed) for seed in range(3)]
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        inputs = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
+        term = copy.deepcopy(position).to(dtype) if isinstance(position, nn.Module) else position
+        parameters = list(term.parameters()) if isinstance(term, nn.Module) else []
+        backend = "sdpa" if dtype == torch.float32 else "reference"
+        output = attend(*inputs, position=term, mask=mask, backend=backend).output
+        results.append((output, *torch.autograd.grad(output.square().sum(), [*inputs, *parameters])))
+    assert len(calls) == 1
+    for found, truth in zip(*results, strict=True):
+        assert error(found, truth.double()) < 10 * MAX_ERROR[torch.float32]
 
 
 def test_without_the_instructions_of_this_machine(monkeypatch, tmp_path):

@@ -35,6 +35,9 @@ class AttentionC(Structure):
         ("causal", c_int64),
         ("mask", c_void_p),
         *((name, c_int64) for name in ("mask_batch", "mask_head", "mask_row", "mask_key")),
+        ("bias", ViewC),
+        ("grad_bias", ViewC),
+        ("slab_per_example", c_int64),
         ("scale", c_float),
         ("dropout", c_float),
         ("seed", c_uint64),
@@ -57,16 +60,15 @@ def kernels() -> ctypes.CDLL | None:
     return library
 
 
-def suits_kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+def suits_kernel(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> bool:
     """Return whether a call is one of training on the CPU that the kernel supports, and is faster at."""
     return (
         query.device.type == "cpu"
         and enabled()
         and torch.is_grad_enabled()
-        and (query.requires_grad or key.requires_grad or value.requires_grad)
+        and any(x is not None and x.requires_grad for x in (query, key, value, bias))
         and query.dtype in (torch.float32, torch.bfloat16)
         and query.dtype == key.dtype == value.dtype
-        and (mask is None or mask.dtype == torch.bool)
         and key.shape[2] * max(key.shape[3], value.shape[3]) <= MAX_HEAD_SIZE
         and query.numel() * key.shape[2] >= MIN_PRODUCTS
         and value.shape[3] > 0
@@ -81,12 +83,16 @@ def kernel_attention(
     value: Float[Tensor, "batch kv_heads key value_dim"],
     scale: float,
     mask: Allowed | None = None,
+    bias: Float[Tensor, "#batch #heads #query #key"] | None = None,
     is_causal: bool = False,
     dropout: float = 0.0,
 ) -> Outputs:
-    """`F.scaled_dot_product_attention`; a row without visible keys is 0."""
+    """`F.scaled_dot_product_attention` with a mask and a bias; a row without visible keys is 0."""
     seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout else 0
-    return _Attention.apply(query, key, value, scale, mask, is_causal, dropout, seed)  # type: ignore[no-untyped-call]
+    terms = scale, is_causal, dropout, seed
+    if bias is not None:
+        bias = _with_contiguous_features(bias.float().expand(-1, -1, -1, key.shape[2]))
+    return _Attention.apply(query, key, value, bias, mask, terms)  # type: ignore[no-untyped-call]
 
 
 class _Attention(torch.autograd.Function):
@@ -98,17 +104,15 @@ class _Attention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        scale: float,
+        bias: Tensor | None,
         mask: Tensor | None,
-        is_causal: bool,
-        dropout: float,
-        seed: int,
+        terms: tuple[float, bool, float, int],
     ) -> Tensor:
         query, key, value = (_with_contiguous_features(x) for x in (query, key, value))
         output, log_sum = _empty_heads(query, value.shape[3]), query.new_empty(query.shape[:3], dtype=torch.float32)
-        ctx.terms = scale, is_causal, dropout, seed
-        ctx.save_for_backward(query, key, value, mask, log_sum)
-        call = _arguments(query, key, value, mask, log_sum, *ctx.terms)
+        ctx.terms = terms
+        ctx.save_for_backward(query, key, value, bias, mask, log_sum)
+        call = _arguments(query, key, value, bias, mask, log_sum, *terms)
         call.output = _view(output)
         _run("qkv_attention_forward", call)
         return output
@@ -116,20 +120,27 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, mask, log_sum = ctx.saved_tensors
+        query, key, value, bias, mask, log_sum = ctx.saved_tensors
         grad = _with_contiguous_features(grad)
         gradients = tuple(_empty_heads(x, x.shape[3]) for x in (query, key, value))
-        call = _arguments(query, key, value, mask, log_sum, *ctx.terms)
+        call = _arguments(query, key, value, bias, mask, log_sum, *ctx.terms)
         call.grad_output = _view(grad)
         call.grad_query, call.grad_key, call.grad_value = (_view(gradient) for gradient in gradients)
+        grad_bias = None
+        if ctx.needs_input_grad[3]:
+            call.slab_per_example = bias.shape[0] > 1
+            slabs = call.batch if call.slab_per_example else call.threads
+            grad_bias = torch.zeros(slabs, call.heads, call.queries, call.keys)
+            call.grad_bias = _view(grad_bias)
         _run("qkv_attention_backward", call)
-        return *gradients, None, None, None, None, None
+        return *gradients, None if grad_bias is None else grad_bias.sum_to_size(bias.shape), None, None
 
 
 def _arguments(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    bias: Tensor | None,
     mask: Tensor | None,
     log_sum: Tensor,
     scale: float,
@@ -149,6 +160,8 @@ def _arguments(
         mask = mask.expand(batch, heads, queries, keys)
         call.mask = mask.data_ptr()
         call.mask_batch, call.mask_head, call.mask_row, call.mask_key = mask.stride()
+    if bias is not None:
+        call.bias = _view(bias.expand(batch, heads, queries, keys))
     return call
 
 

@@ -1,7 +1,8 @@
 // Softmax attention on CPUs, forward and backward, for training on sequences whose keys fit into the cache of a core.
 //
-//   P = softmax(scale Q K^T + mask),   O = D(P) V          D: dropout
+//   P = softmax(S),   S = scale Q K^T + bias + mask,   O = D(P) V          D: dropout
 //   dP = D(dO V^T),   dS = P (dP - rowsum(P dP)),   dQ = scale dS K,   dK = scale dS^T Q,   dV = D(P)^T dO
+//   dbias = dS, added up over the batch if all examples share a bias
 //
 // A thread computes one head of keys and values at a time, and BLOCK queries at a time, with whole rows of P; the
 // backward pass recomputes P from the log of the sums of its rows. Tensors are float32 or bfloat16, the computation is
@@ -10,6 +11,7 @@
 // Compiled by `qkv.runtime.c_library` on first use, with -march=native.
 
 #include "vectors.h"
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +29,9 @@ typedef struct {
     int64_t causal; // whether query i attends to keys up to i + keys - queries only
     const uint8_t *mask; // of bytes, true where attention is allowed; or null
     int64_t mask_batch, mask_head, mask_row, mask_key; // strides
+    View bias; // float32, or null data
+    View grad_bias; // zeros, in float32, or null data; `batch` is the stride of slabs
+    int64_t slab_per_example; // a slab of grad_bias per example, instead of per thread
     float scale, dropout;
     uint64_t seed;
     int64_t threads;
@@ -36,6 +41,10 @@ typedef struct {
 } Attention;
 
 INLINE int64_t padded(int64_t n) { return (n + BLOCK - 1) / BLOCK * BLOCK; }
+
+INLINE float *row_of(View v, int64_t b, int64_t h, int64_t row) {
+    return (float *)v.data + b * v.batch + h * v.head + row * v.row;
+}
 
 // Copies of rows to and from float32.
 
@@ -118,10 +127,14 @@ static void add_transposed(int64_t m, int64_t n, int64_t depth, const float *a, 
     product(1, m, n, depth, a, 1, a_row, b, n, c, n);
 }
 
-// The scores of a block of queries, with -inf where they are masked.
-static void mask_scores(const Attention *a, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t width,
+// Add the bias to the scores of a block of queries, and set them to -inf where they are masked.
+static void bias_and_mask(const Attention *a, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t width,
         float *scores, int64_t stride) {
     for (int64_t i = 0; i < rows; i++, scores += stride) {
+        if (a->bias.data) {
+            const float *bias = row_of(a->bias, b, h, first + i);
+            for (int64_t j = 0; j < width && j < a->keys; j++) scores[j] += bias[j];
+        }
         int64_t visible = a->keys;
         if (a->causal) visible = first + i + a->keys - a->queries + 1;
         visible = visible < 0 ? 0 : visible > a->keys ? a->keys : visible;
@@ -214,7 +227,7 @@ static void forward_head(const Attention *a, int64_t b, int64_t kv_head, float *
             int64_t width = visible_keys(a, first), row = (b * a->heads + h) * a->queries + first;
             int64_t rows = a->queries - first < BLOCK ? a->queries - first : BLOCK;
             multiply(BLOCK, width, dim, query + first * dim, dim, key_t, p, keys);
-            mask_scores(a, b, h, first, rows, width, p, keys);
+            bias_and_mask(a, b, h, first, rows, width, p, keys);
             float inverse[BLOCK];
             for (int64_t i = 0; i < rows; i++) {
                 float max, sum = exponentials(p + i * keys, width, &max);
@@ -251,6 +264,16 @@ static void score_gradients(const Attention *a, int64_t row, int64_t rows, int64
     }
 }
 
+static void add_bias_gradients(const Attention *a, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t width,
+        const float *ds, int64_t stride) {
+    int64_t slab = a->slab_per_example ? b : omp_get_thread_num();
+    int64_t keys = width < a->keys ? width : a->keys;
+    for (int64_t i = 0; i < rows; i++, ds += stride) {
+        float *grad = row_of(a->grad_bias, slab, h, first + i);
+        for (int64_t j = 0; j < keys; j++) grad[j] += ds[j];
+    }
+}
+
 static void backward_head(const Attention *a, int64_t b, int64_t kv_head, float *scratch) {
     int64_t keys = padded(a->keys), queries = padded(a->queries), dim = padded(a->dim);
     int64_t value_dim = padded(a->value_dim);
@@ -277,8 +300,9 @@ static void backward_head(const Attention *a, int64_t b, int64_t kv_head, float 
             int64_t rows = a->queries - first < BLOCK ? a->queries - first : BLOCK;
             multiply(BLOCK, width, dim, query + first * dim, dim, key_t, p, keys);
             multiply(BLOCK, width, value_dim, grad_output + first * value_dim, value_dim, value_t, ds, keys);
-            mask_scores(a, b, h, first, rows, width, p, keys);
+            bias_and_mask(a, b, h, first, rows, width, p, keys);
             score_gradients(a, row, rows, width, p, dropped, ds, keys);
+            if (a->grad_bias.data) add_bias_gradients(a, b, h, first, rows, width, ds, keys);
             add_transposed(width, value_dim, rows, dropped, keys, grad_output + first * value_dim, grad_value);
             add_transposed(width, dim, rows, ds, keys, query + first * dim, grad_key);
             product(0, BLOCK, dim, width, ds, keys, 1, key, dim, grad_query, dim);

@@ -54,14 +54,14 @@ class Sdpa(Backend):
                     return _fused(request, query, key, scale, is_causal=True)
         mask = request.combined_mask(form.mask)
         if mask is None:
-            return _fused(request, query, key, scale, bias)
+            return _fused(request, query, key, scale, bias=bias)
         # All kernels except cuDNN's return zeros for fully masked rows. For cuDNN, unmask these rows and zero the
         # output afterwards, which also zeroes their gradient.
         allowed, fully_masked = mask.to_dense(request.shape), None
         if query.is_cuda and not _avoids_cudnn(request, query):
             fully_masked = mask.fully_masked(request.shape, allowed)
             allowed = allowed if fully_masked is None else allowed | fully_masked
-        output = _fused(request, query, key, scale, allowed if bias is None else bias.masked_fill(~allowed, -torch.inf))
+        output = _fused(request, query, key, scale, allowed, bias)
         return output if fully_masked is None else output.masked_fill(fully_masked, 0.0)
 
 
@@ -70,10 +70,15 @@ def _fused(
     query: Float[Tensor, "batch heads query features"],
     key: Float[Tensor, "batch kv_heads key features"],
     scale: float,
-    mask: Float[Tensor, "#batch #heads #query #key"] | Allowed | None = None,
+    allowed: Allowed | None = None,
+    bias: Float[Tensor, "#batch #heads #query #key"] | None = None,
     is_causal: bool = False,
 ) -> Outputs:
     value, dropout = request.value, request.dropout
+    if suits_kernel(query, key, value, bias):
+        return kernel_attention(query, key, value, scale, allowed, bias, is_causal, dropout)
+    mask = allowed if bias is None or allowed is None else bias.masked_fill(~allowed, -torch.inf)
+    mask = bias if mask is None else mask
     if query.is_cuda and _avoids_cudnn(request, query):
         if mask is None:
             return torch.ops.aten._scaled_dot_product_flash_attention(
@@ -83,8 +88,6 @@ def _fused(
         return torch.ops.aten._scaled_dot_product_efficient_attention(
             query, key, value, _aligned_bias(mask, request), torch.is_grad_enabled(), dropout, scale=scale
         )[0]
-    if suits_kernel(query, key, value, mask):
-        return kernel_attention(query, key, value, scale, mask, is_causal, dropout)
     attend = partial(F.scaled_dot_product_attention, dropout_p=dropout, is_causal=is_causal, scale=scale)
     if query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.requires_grad:
         # The gradient of the CPU kernel takes five times as long in bfloat16.

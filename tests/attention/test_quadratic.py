@@ -20,6 +20,10 @@ def quadratic(heads: int, columns: int) -> Quadratic:
     return term
 
 
+def centers(term: Quadratic) -> torch.Tensor:
+    return torch.stack((term.center_row, term.center_column), dim=1)
+
+
 def bias(term: Quadratic, tokens: int) -> torch.Tensor:
     shape = ScoreShape(1, term.heads, tokens, tokens, torch.device("cpu"))
     return term.bias(torch.zeros(1, term.heads, tokens, 4, dtype=torch.float64), shape)(CellIndex(shape))[0]
@@ -33,16 +37,16 @@ def test_the_bias_equals_a_loop_over_patches() -> None:
         for i, (row, column) in enumerate(patches, start=1):
             for j, (other_row, other_column) in enumerate(patches, start=1):
                 offset = torch.tensor([other_row - row, other_column - column], dtype=torch.float64)
-                expected[head, i, j] = -term.log_sharpness[head].exp() * (offset - term.center[head]).square().sum()
+                expected[head, i, j] = -term.log_sharpness[head].exp() * (offset - centers(term)[head]).square().sum()
     torch.testing.assert_close(bias(term, 9), expected)
 
 
 def test_heads_start_at_different_offsets_around_the_query() -> None:
     term = Quadratic(9, columns=5)
-    assert {*map(tuple, term.center.tolist())} == {(row, column) for row in (-1, 0, 1) for column in (-1, 0, 1)}
-    assert term.center[0].tolist() == [0, 0]
-    assert term.center[:5].abs().sum(dim=1).max() == 1
-    many = Quadratic(64, columns=5).center
+    assert {*map(tuple, centers(term).tolist())} == {(row, column) for row in (-1, 0, 1) for column in (-1, 0, 1)}
+    assert centers(term)[0].tolist() == [0, 0]
+    assert centers(term)[:5].abs().sum(dim=1).max() == 1
+    many = centers(Quadratic(64, columns=5))
     assert len({*map(tuple, many.tolist())}) == 64
     assert many.norm(dim=1).max() <= 64**0.5
 
@@ -59,7 +63,7 @@ def test_nine_sharp_heads_compute_a_convolution_with_a_kernel_of_3_x_3() -> None
         attention.qkv_proj.weight.zero_()
         attention.qkv_proj.bias.zero_()
         attention.out_proj.weight.zero_()
-        for head, (row, column) in enumerate(term.center.long().tolist()):
+        for head, (row, column) in enumerate(centers(term).long().tolist()):
             features = slice(head * dim, (head + 1) * dim)
             attention.qkv_proj.weight[2 * 9 * dim :][features, :dim] = torch.eye(dim, dtype=torch.float64)
             attention.out_proj.weight[:dim, features] = convolution.weight[:, :, 1 + row, 1 + column]

@@ -1,12 +1,14 @@
 """The vision Transformer against PyTorch's layers, and finite differences."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import qkv
-from qkv.errors import InputError, ShapeError
+from qkv.errors import ConfigError, InputError, ShapeError
 from qkv.models.vit import PRESETS, PatchEmbedding, StochasticDepth, ViT, ViTConfig
 
 CONFIG = ViTConfig(classes=5, height=8, width=12, channels=2, patch=4, dim=12, layers=2, heads=3, ffn_dim=20)
@@ -285,3 +287,46 @@ def test_stochastic_depth_grows_with_the_block():
     model = ViT(ViTConfig(height=8, width=8, patch=4, dim=16, layers=3, heads=2, ffn_dim=32, stochastic_depth=0.2))
     layers = [[part.p for part in block.modules() if isinstance(part, StochasticDepth)] for block in model.encoder]
     assert layers == [[], [0.1], [0.2]]
+
+
+def test_the_mean_over_the_patches_replaces_the_class_token():
+    model = model_with(pool="mean")
+    mean = model.encode(images())[:, 1:].mean(dim=1)
+    torch.testing.assert_close(model(images()), mean @ model.head.weight.T + model.head.bias)
+    assert not torch.allclose(model(images()), model_with()(images()))
+
+
+def test_a_position_inside_self_attention_is_used_in_addition_to_the_embedded_one():
+    both = model_with(attention_position="quadratic")
+    assert both.positions is not None
+    weights = both.state_dict()
+    for changes, zeroed in (
+        ({"position": "quadratic"}, "positions.weight"),
+        ({"position": "none", "attention_position": "quadratic"}, "positions.weight"),
+        ({}, "log_sharpness"),
+    ):
+        other = model_with(**changes)
+        other.load_state_dict({name: weights[name] for name in other.state_dict()})
+        assert not torch.allclose(both(images()), other(images()))
+        equal = model_with(attention_position="quadratic")
+        equal.load_state_dict(weights)
+        with torch.no_grad():
+            for name, parameter in equal.named_parameters():
+                if name.endswith(zeroed):
+                    parameter.fill_(-math.inf if zeroed == "log_sharpness" else 0.0)
+        torch.testing.assert_close(equal(images()), other(images()))
+
+
+@pytest.mark.parametrize(
+    ("position", "attention_position"), [("relative", "quadratic"), ("learned", "sinusoidal"), ("learned", "tree")]
+)
+def test_positions_that_do_not_combine_are_errors(position, attention_position):
+    with pytest.raises(ConfigError, match="position"):
+        CONFIG.replace(position=position, attention_position=attention_position)
+
+
+def test_learned_positions_start_with_the_given_standard_deviation():
+    for std in (0.02, 0.5):
+        torch.manual_seed(0)
+        model = ViT(CONFIG.replace(dim=240, height=80, width=80, position={"name": "learned", "std": std}))
+        assert model.positions.weight.std().item() == pytest.approx(std, rel=0.05)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from qkv.attention.score import Sizes
 from qkv.attention.term import AttentionTerm
+from qkv.config import PositiveFloat
 from qkv.errors import InputError
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -108,18 +109,22 @@ class Learned(PositionalEncoding):
     Args:
         max_length: Number of positions.
         dim: Features of the embeddings.
+        std: Standard deviation of the initial vectors. Vectors that are small beside the embeddings are learned slowly.
     """
 
+    initial_options = ("std",)
     position_axis = 0  # axis of the weight that has one slice per position
 
-    def __init__(self, max_length: int, dim: int) -> None:
+    def __init__(self, max_length: int, dim: int, std: float = 0.02) -> None:
         super().__init__()
-        self.max_length, self.dim = max_length, dim
-        self.weight = nn.Parameter(torch.empty(max_length, dim).normal_(std=0.02))
+        if not 0 < std < math.inf:
+            raise InputError(f"std must be positive and finite, not {std}")
+        self.max_length, self.dim, self.std = max_length, dim, std
+        self.weight = nn.Parameter(torch.empty(max_length, dim).normal_(std=std))
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes) -> "Learned":
-        return cls(sizes.max_keys, sizes.heads * sizes.query)
+    def from_sizes(cls, sizes: Sizes, *, std: PositiveFloat = 0.02) -> "Learned":  # of the initial vectors
+        return cls(sizes.max_keys, sizes.heads * sizes.query, std)
 
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
         check_offset(offset)

@@ -39,6 +39,7 @@ class Quadratic(nn.Module, Position):
         sharpness: Initial sharpness of all heads.
     """
 
+    initial_options = ("sharpness",)
     adds_bias = True
 
     def __init__(self, heads: int, columns: int, sharpness: float = 1.0) -> None:
@@ -49,7 +50,8 @@ class Quadratic(nn.Module, Position):
             raise InputError(f"sharpness must be positive, not {sharpness}")
         self.heads, self.columns, self.sharpness = heads, columns, sharpness
         self.log_sharpness = nn.Parameter(torch.full((heads,), math.log(sharpness)))  # keeps sharpness_h positive
-        self.center = nn.Parameter(_nearest_offsets(heads))  # rows and columns
+        # Vectors, like biases: without weight decay, which would pull all heads to the query.
+        self.center_row, self.center_column = map(nn.Parameter, _nearest_offsets(heads).unbind(dim=1))
 
     @classmethod
     def from_sizes(cls, sizes: Sizes, *, sharpness: PositiveFloat = 1.0) -> "Quadratic":  # initial sharpness
@@ -69,7 +71,9 @@ class Quadratic(nn.Module, Position):
         if shape.head_subset is None and shape.heads != self.heads:
             raise ShapeError(f"Quadratic expects {self.heads} heads, not {shape.heads}")
         dtype = upcast_dtype(query.dtype)
-        sharpness, rows, columns = (x.to(dtype) for x in (self.log_sharpness.exp(), *self.center.unbind(dim=1)))
+        sharpness, rows, columns = (
+            x.to(dtype) for x in (self.log_sharpness.exp(), self.center_row, self.center_column)
+        )
 
         def at(index: Index) -> Float[Tensor, "..."]:
             (query_row, query_column), (key_row, key_column) = map(self._cell, (index.query_position, index.key))

@@ -15,6 +15,8 @@ class AttentionTerm:
     They are the attributes with the names of the parameters: `Additive(query_dim=64, key_dim=64, hidden_dim=32)`.
     """
 
+    initial_options: tuple[str, ...] = ()  # options that only determine the initial values of parameters
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__repr__ in (nn.Module.__repr__, AttentionTerm.__repr__):

@@ -4,6 +4,8 @@
     z   = z + SelfAttention(LN(z));   z = z + FFN(LN(z))            in every block
     y   = LN(z)_class,   logits = W y + b                           with `pooler`, y = tanh(W_p LN(z)_class + b_p)
 
+With `pool = "mean"`, LN(z)_class is replaced by the mean of LN(z) over the patches (Beyer, Zhai and Kolesnikov 2022).
+
 x_class is a learned vector, [. ; .] is a sequence of N + 1 vectors, and LN is layer normalization.
 
 Positions are learned by default. If an image differs in size from the training images, the learned positions of the
@@ -16,7 +18,7 @@ al. 2021). Convolutions relate neighboring pixels from the start, which a Transf
 
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, Strict, model_validator
@@ -39,7 +41,7 @@ from qkv.config import (
     require_matrix_size,
 )
 from qkv.errors import ShapeError
-from qkv.nn.embedding import build_attention_position, build_positional_encoding
+from qkv.nn.embedding import build_attention_position, build_positional_encoding, is_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import Model, label_names
@@ -81,8 +83,10 @@ class ViTConfig(Config):
     score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     position: PositionTerm = Term("position", "learned")  # E_pos, or a position inside self-attention
+    attention_position: PositionTerm = Term("position", "none")  # inside self-attention, in addition to E_pos
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     qkv_bias: bool = True  # whether the projections to queries, keys and values have a bias
+    pool: Literal["class", "mean"] = "class"  # y: LN(z)_class, or the mean of LN(z) over the patches
     pooler: bool = False  # y = tanh(W_p LN(z)_class + b_p), the hidden layer of the pre-training head
     layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
     norm: NormPlacement = "pre"  # layer normalization before each sub-layer ("pre"), after each sum ("post"), or "none"
@@ -92,6 +96,11 @@ class ViTConfig(Config):
     @property
     def attention_dropout_p(self) -> float:
         return self.dropout if self.attention_dropout is None else self.attention_dropout
+
+    @property
+    def position_in_attention(self) -> Term:
+        """The position that acts inside self-attention, if any."""
+        return self.position if self.attention_position.name == "none" else self.attention_position
 
     @property
     def features(self) -> int:
@@ -117,6 +126,14 @@ class ViTConfig(Config):
         widest = max(3 * self.dim, self.ffn_dim, self.sizes.max_keys, pixels, self.classes or 1)
         require_matrix_size(self.dim, widest)
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
+        if self.attention_position.name != "none":
+            name = self.attention_position.name
+            require(not is_encoding(self.attention_position), f"attention_position {name} acts on embeddings only")
+            require(
+                self.position.name == "none" or is_encoding(self.position),
+                f"position {self.position.name} and attention_position {name} both act inside self-attention",
+            )
+            check_terms(self.sizes, attention_position=self.attention_position)
         require(len(self.label_names) in (0, self.classes), f"label_names must name all {self.classes} classes or none")
         return self
 
@@ -157,7 +174,8 @@ class ViT(Model):
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes_or_dim"]:
         """Return the logits of the classes, or y without a head."""
-        y = self.encode(images)[:, 0]
+        z = self.encode(images)
+        y = z[:, 0] if self.config.pool == "class" else z[:, 1:].mean(dim=1)
         if self.pooler is not None:
             y = torch.tanh(self.pooler(y))
         return y if self.head is None else self.head(y)
@@ -233,11 +251,11 @@ class Block(nn.Module):
 
     def __init__(self, config: ViTConfig, skip: float) -> None:
         super().__init__()
-        # build_attention_position: None if the position is added to the embeddings
+        # build_attention_position: None if no position acts inside self-attention
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout_p, bias=config.qkv_bias, backend=config.backend,
-            score=config.score.build(config.sizes), position=build_attention_position(config.position, config.sizes),
-            align=config.align.build(config.sizes),
+            score=config.score.build(config.sizes), align=config.align.build(config.sizes),
+            position=build_attention_position(config.position_in_attention, config.sizes),
         )  # fmt: skip
         norm = partial(ResidualNorm, config.dim, config.layer_norm_eps, config.norm, config.residual)
         self.attention_norm = norm()

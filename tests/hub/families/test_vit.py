@@ -195,10 +195,18 @@ def test_unsupported_heads_are_errors(tmp_path):
         qkv.load(tmp_path / "pooled")
 
 
-@pytest.mark.parametrize("changes", [{"score": "dot"}, {"position": "alibi"}, {"pooler": True}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"score": "dot"}, {"position": "alibi"}, {"pooler": True}, {"pool": "mean"}, {"attention_position": "quadratic"}],
+)
 def test_a_model_without_transformers_counterpart_is_not_written(changes):
     config = ViTConfig(classes=5, height=8, width=8, patch=4, dim=8, layers=1, heads=2, ffn_dim=8, **changes)
     with torch.device("meta"):
         ViT(config)  # a model that we do have
     with pytest.raises(InputError, match="transformers' vit"):
         FAMILY.write_config(config)
+
+
+def test_the_initial_scale_of_positions_does_not_matter_to_transformers():
+    config = ViTConfig(classes=5, height=8, width=8, patch=4, dim=8, layers=1, heads=2, ffn_dim=8)
+    assert FAMILY.write_config(config.replace(position={"name": "learned", "std": 0.5})) == FAMILY.write_config(config)

@@ -1,6 +1,7 @@
 """Parts of config.json shared by several families: keys, activations, labels."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from qkv.config import Config, Term, build, require
@@ -80,6 +81,14 @@ def write_labels(names: Sequence[str], count: int) -> dict[str, Any]:
     }
 
 
+def _data(value: Any) -> Any:
+    """Return the value of a key as it is written in a recipe, without the options of initial values."""
+    if not isinstance(value, Term):
+        return value
+    options = {name: option for name, option in value.options.items() if name not in value.cls.initial_options}
+    return replace(value, options=options).to_data()
+
+
 def require_supported(
     config: Any,
     family: str,
@@ -93,12 +102,12 @@ def require_supported(
     """
     fields = type(config).model_fields
     supported: dict[str, Sequence[Any]] = {"position": (position,), "score": scores, "align": ("softmax", "soft")}
-    supported |= {key: (fields[key].default,) for key in ("norm", "residual", "ffn", "causal") if key in fields}
+    blocks = ("norm", "residual", "ffn", "causal", "pool", "attention_position")
+    supported |= {key: (_data(fields[key].default),) for key in blocks if key in fields}
     if norm is not None:
         supported["norm"] = (norm,)
     for key, values in supported.items():
-        value = getattr(config, key)
-        value = value.to_data() if isinstance(value, Term) else value
+        value = _data(getattr(config, key))
         require(
             value in values,
             f"transformers' {family} requires {key} {' or '.join(map(repr, values))}, but this model has {value!r}",

@@ -8,14 +8,17 @@ import torch
 from PIL import Image
 
 from qkv.interpret import reweighting
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.han import HAN, HANConfig
 from qkv.models.rnn_text import RNNText, RNNTextConfig
 from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
+from qkv.models.vit import ViT, ViTConfig
 from qkv.tokenizers import WordTokenizer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 from tests.visualize.payloads import stored
 
 TEXT = "the cat sat on a mat"
+SIZES = {"dim": 8, "layers": 2, "heads": 2, "ffn_dim": 8}
 REVIEW = "A fine film. The cat was good, and the dog was fine. I left."
 
 
@@ -34,6 +37,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "mean": (RNNText(RNNTextConfig(pooling="mean", **text)), words),
         "han": (HAN(HANConfig(vocab_size=len(words), embedding_dim=4, hidden_dim=3, max_length=2)), words),
         "captioner": (ShowAttendTell(ShowAttendTellConfig(**picture)), words),
+        "lm": (GPT2(GPT2Config(vocab_size=len(words), max_length=16, **SIZES)), words),
+        "vit": (ViT(ViTConfig(classes=2, label_names=("boot", "bag"), height=8, width=8, patch=4, **SIZES)), None),
     }
     Image.new("RGB", (8, 8), "red").save(path / "red.png")
     return {"picture": path / "red.png"} | {
@@ -109,6 +114,29 @@ def test_regions_of_an_image(qkv, folders, tmp_path):
     assert len(example["explanation"]["methods"]) == 1
 
 
+def test_patches_of_an_image_for_its_label(qkv, folders, tmp_path):
+    page = tmp_path / "page.html"
+    ended = qkv("explain", folders["vit"], folders["picture"], "--method", "all", "--target", "bag", "--page", page)
+    assert ended.code == 0, ended.err
+    (example,) = stored(page)["examples"]
+    assert (example["picture"]["kind"], example["picture"]["grid"]) == ("explanation", [2, 2])
+    assert len(example["explanation"]["methods"]) == 7
+    (output,) = json.loads(qkv("explain", folders["vit"], folders["picture"], "--json").out)["outputs"]
+    assert output["output"] in ("boot", "bag")
+    assert len(output["scores"]) == 4
+
+
+def test_tokens_of_a_prompt_for_the_next_token(qkv, folders, tmp_path):
+    page = tmp_path / "page.html"
+    ended = qkv("explain", folders["lm"], "a fine film", "--method", "all", "--page", page)
+    assert ended.code == 0, ended.err
+    assert [line.split()[0] for line in ended.out.splitlines()[1:]] == ["a", "fine", "film"]
+    (example,) = stored(page)["examples"]
+    assert len(example["predictions"][0]["candidates"]) == 10
+    chosen = json.loads(qkv("explain", folders["lm"], "a fine film", "--target", "cat", "--json").out)
+    assert chosen["outputs"][0]["output"].strip() == "cat"
+
+
 def test_a_page_is_self_contained_and_escapes_tokens(qkv, folders, tmp_path):
     page = tmp_path / "page.html"
     ended = qkv("explain", folders["bert"], "<script> cat", "--method", "all", "--page", page, "--faithfulness")
@@ -147,6 +175,15 @@ def test_a_report_on_the_examples_of_a_run(qkv, run, tmp_path, few_steps):
     assert set(found["methods"]) == {"random"}
 
 
+@pytest.mark.parametrize(("model", "line"), [("lm", "a fine film"), ("vit", "{picture}")])
+def test_a_report_on_prompts_and_images(qkv, folders, tmp_path, few_steps, model, line):
+    (tmp_path / "inputs.txt").write_text(f"{line}\n".format(picture=folders["picture"]))
+    found = json.loads(qkv("explain", folders[model], "--input", tmp_path / "inputs.txt", "--json").out)
+    assert found["examples"] == 1
+    assert len(found["methods"]) == 7
+    assert len(found["heads"]) == 4
+
+
 def test_a_report_on_the_lines_of_a_file(qkv, folders, tmp_path, few_steps):
     (tmp_path / "texts.txt").write_text(f"{TEXT}\n\nthe dog sat\n")
     ended = qkv("explain", folders["bert"], "--input", tmp_path / "texts.txt", "--json", "--against", folders["bert"])
@@ -172,9 +209,14 @@ def test_a_report_on_the_lines_of_a_file(qkv, folders, tmp_path, few_steps):
         ("rnn", [REVIEW, "--method", "rollout"], "self-attention"),
         ("tagger", [TEXT], "is a Bert with the head tagger, which cannot be explained"),
         ("captioner", ["missing.png"], "missing.png"),
+        ("vit", ["missing.png"], "missing.png"),
+        ("vit", ["{picture}", "--target", "bg"], "did you mean bag"),
+        ("lm", ["a fine film", "--target", "cat dog"], "one token"),
+        ("lm", [" ".join(["fine"] * 17)], "17 tokens"),
     ],
 )
 def test_bad_input_is_an_error(qkv, folders, model, arguments, words):
+    arguments = [argument.format(picture=folders["picture"]) for argument in arguments]
     assert words in qkv("explain", folders[model], *arguments).error
 
 

@@ -80,8 +80,8 @@ class Sum(Explainable):
         total = (keep * self.numbers).sum(dim=-1)
         return torch.stack((torch.zeros_like(total), total), dim=-1)[:, None]
 
-    def query_row(self, output):
-        return 0
+    def query_rows(self, output):
+        return [0]
 
 
 def sigmoid(x: float) -> float:

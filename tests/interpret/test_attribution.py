@@ -9,16 +9,23 @@ import torch
 import qkv
 from qkv.attention import watch
 from qkv.errors import InputError
-from qkv.interpret.attribution import METHODS, AttributionOptions, attribute, check_methods, roll_out
+from qkv.interpret.attribution import METHODS, NEED_ATTENTION, AttributionOptions, attribute, check_methods, roll_out
 from qkv.interpret.explainable import Explainable
-from qkv.interpret.explainable_decoders import ImageCaption, Translation
+from qkv.interpret.explainable_decoders import NextToken, Translation
+from qkv.interpret.explainable_images import ImageCaption, ImageClassification, ImagePrediction
 from qkv.interpret.explainable_texts import DocumentClassification, TextClassification
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.han import HAN, HANConfig
+from qkv.models.llama import Llama, LlamaConfig
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from qkv.models.transformer import Transformer, TransformerConfig
+from qkv.models.vit import ViT, ViTConfig
 from qkv.pipelines.captioner import Captioner, NamedImage
 from qkv.pipelines.classifier import Classifier
+from qkv.pipelines.generator import Generator
+from qkv.pipelines.image_classifier import ImageClassifier
 from qkv.pipelines.translator import Translator
 from qkv.tokenizers import CharTokenizer, PairTokenizer, WordTokenizer
 from tests.interpret.known_models import FINE, HONEST, LOUD, MISLEADING, Sum, bag_of_words
@@ -139,7 +146,32 @@ def test_value_weighted_attention_is_the_norm_of_what_a_token_adds_to_the_output
     torch.testing.assert_close(attribute(bert, "value_weighted")[0], (norms / norms.sum())[1:-1].detach())
 
 
+def next_token(model_class=GPT2, target: str | None = None) -> NextToken:
+    """The letter after "abcda", with the classes of the language models."""
+    tokenizer = CharTokenizer.train(["abcdef"])
+    sizes = {"vocab_size": len(tokenizer), "max_length": 12, "dim": 8, "layers": 2, "heads": 2, "ffn_dim": 8}
+    if model_class is GPT2:
+        model = GPT2(GPT2Config(**sizes))
+    elif model_class is Llama:
+        model = Llama(LlamaConfig(**sizes, kv_heads=1))
+    else:
+        model = RNNLM(RNNLMConfig(vocab_size=len(tokenizer), hidden_dim=8, embedding_dim=4))
+    return NextToken(Generator(random_weights(model), tokenizer, device="cpu", use_engine=False), "abcda", target)
+
+
+def image(**changes) -> ImageClassification:
+    sizes = {"classes": 3, "label_names": ("boot", "bag", "coat"), "channels": 1, "height": 8, "width": 12}
+    config = ViTConfig(**sizes, patch=4, dim=8, layers=2, heads=2, ffn_dim=8, **changes)
+    pixels = torch.randint(256, (1, 8, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).numpy()
+    return ImageClassification(ImageClassifier(random_weights(ViT(config)), device="cpu"), NamedImage("noise", pixels))
+
+
 PREDICTIONS = {
+    "gpt2": next_token,
+    "llama": lambda: next_token(Llama),
+    "rnn_lm": lambda: next_token(RNNLM),
+    "image": image,
+    "image, mean": lambda: image(pool="mean"),
     "rnn": translation,
     "transformer": lambda: translation(Transformer),
     "caption": caption,
@@ -148,7 +180,8 @@ PREDICTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", PREDICTIONS)
+# Not llama: RMSNorm undoes any scale of its input, so that the output jumps at the baseline.
+@pytest.mark.parametrize("name", [name for name in PREDICTIONS if name != "llama"])
 def test_integrated_gradients_are_complete(name):
     """They sum to the difference of the log-probabilities of the input and of the baseline."""
     prediction: Explainable = PREDICTIONS[name]()
@@ -161,9 +194,9 @@ def test_integrated_gradients_are_complete(name):
 
 def baseline_log_probs(prediction):
     """Log-probabilities with zero embeddings, or with the mean color."""
-    if isinstance(prediction, ImageCaption):
+    if isinstance(prediction, ImagePrediction):
         mean = prediction.baseline.expand_as(prediction.image)
-        return prediction.chosen(prediction._decode(mean)).detach()[0], mean
+        return prediction.chosen(prediction.predict(mean)).detach()[0], mean
     inside = prediction.owner >= 0
     hook = prediction.input_layer.register_forward_hook(
         lambda module, args, output: output * ~inside.view(output.shape[:-1])[..., None]
@@ -204,8 +237,8 @@ def test_removing_no_unit_changes_nothing_and_every_method_scores_every_unit(nam
     nothing = prediction.log_probs(~prediction.everything())
     assert nothing.isfinite().all()
     for method in METHODS:
-        if method == "rollout" and not prediction.self_layers:
-            with pytest.raises(InputError, match="rollout"):
+        if (method == "rollout" and not prediction.self_layers) or (method in NEED_ATTENTION and not prediction.layers):
+            with pytest.raises(InputError, match=method):
                 attribute(prediction, method)
             continue
         scores = attribute(prediction, method)
@@ -237,8 +270,69 @@ def test_removal_of_a_region_gives_it_the_mean_color():
     assert prediction.units == ("1,1", "1,2", "2,1", "2,2")
     image = prediction.image.clone()
     image[:, :, :4, 4:] = prediction.image.mean(dim=(2, 3), keepdim=True)
-    expected = prediction.chosen(prediction._decode(image)).detach()
+    expected = prediction.chosen(prediction.predict(image)).detach()
     torch.testing.assert_close(prediction.log_probs(torch.tensor([[True, False, True, True]])), expected)
+
+
+def test_the_next_token_is_that_of_the_generator():
+    prediction = next_token()
+    generator = prediction.generator
+    assert prediction.text == generator("abcda", max_new_tokens=1, temperature=0.0).text
+    assert prediction.outputs[0] == prediction.text[-1] == prediction.labels[0].text
+    probabilities = [label.probability for label in prediction.labels]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert sum(probabilities) == pytest.approx(1.0)  # of all letters; special tokens are not generated
+    assert prediction.log_probs(prediction.everything()).exp().item() == pytest.approx(probabilities[0])
+
+
+@pytest.mark.parametrize("model_class", [GPT2, Llama, RNNLM])
+def test_removal_of_a_token_equals_the_prompt_without_it(model_class):
+    prediction = next_token(model_class)
+    tokenizer, model = prediction.generator.tokenizer, prediction.model
+    keep = torch.ones(6, 5, dtype=torch.bool)
+    keep[torch.arange(5), torch.arange(5)] = False
+    for variant, text in enumerate(("bcda", "acda", "abda", "abca", "abcd", "abcda")):
+        logits = model(torch.tensor([tokenizer.encode(text)]))[0, -1]
+        logits[prediction.generator.suppressed] = -torch.inf
+        torch.testing.assert_close(
+            prediction.log_probs(keep)[variant, 0], logits.log_softmax(-1)[prediction.classes[0]].detach()
+        )
+
+
+def test_attention_of_the_next_token_is_that_of_the_last_token():
+    prediction = next_token()
+    with torch.no_grad(), watch(prediction.model) as records:
+        prediction.forward(prediction.everything())
+    layers = [record.weights[0].mean(0) for record in records.values()]
+    torch.testing.assert_close(attribute(prediction, "attention")[0], layers[1][-1])
+    torch.testing.assert_close(attribute(prediction, "rollout")[0], roll_out(layers)[-1])
+
+
+def test_a_target_of_a_language_model_is_one_token():
+    assert next_token(target="f").outputs == ("f",)
+    for target in ("ff", "", "é"):
+        with pytest.raises(InputError, match="one token"):
+            next_token(target=target)
+
+
+def test_attention_of_the_mean_over_the_patches_is_averaged():
+    prediction = image(pool="mean")
+    weights = prediction.record()["encoder.1"].weights[0].mean(0)
+    torch.testing.assert_close(attribute(prediction, "attention")[0], weights[1:, 1:].mean(0))
+    torch.testing.assert_close(
+        attribute(image(), "attention")[0], image().record()["encoder.1"].weights[0].mean(0)[0, 1:]
+    )
+
+
+def test_removal_of_a_patch_gives_it_the_mean_color():
+    prediction = image()
+    assert prediction.units == ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
+    masked = prediction.image.clone()
+    masked[:, :, 4:, 4:8] = prediction.image.mean()
+    keep = torch.tensor([[True, True, True, True, False, True]])
+    expected = prediction.model(masked).log_softmax(-1)[0, prediction.classes].detach()
+    torch.testing.assert_close(prediction.log_probs(keep)[0], expected)
+    assert not torch.allclose(expected, prediction.log_probs(prediction.everything())[0])
 
 
 def test_random_scores_depend_on_the_seed_only():

@@ -9,8 +9,9 @@
     random                  uniform in [0, 1), the baseline
 
 log p is the log-probability of the output. x_j are the embeddings of a unit with the baseline x' = 0, or the pixels of
-a region of an image with the mean color as x'. The query of an output is [CLS], the query of attention pooling, or the
-decoder's at that output. Scores of a unit of several positions are summed.
+a region of an image with the mean color as x'. The query of an output is [CLS], the query of attention pooling, the
+last token of a prompt, or the decoder's at that output; if a model averages over the patches of an image, the patches
+are queries, and their attention is averaged. Scores of a unit of several positions are summed.
 """
 
 from collections.abc import Callable, Iterable
@@ -51,10 +52,10 @@ def rollout(prediction: Explainable, options: AttributionOptions) -> Scores:
     records = prediction.record()
     weights = [records[layer].weights[0].mean(dim=0).float().cpu() for layer in prediction.self_layers]
     mixed = roll_out(weights)
-    rows = [prediction.query_row(number) for number in prediction.rows]
     if prediction.layers[0] in prediction.self_layers:
-        return prediction.to_units(mixed[rows])
-    return prediction.to_units(records[prediction.layers[0]].weights[0].mean(dim=0).float().cpu()[rows] @ mixed)
+        return prediction.to_units(prediction.of_queries(mixed))
+    last = records[prediction.layers[0]].weights[0].mean(dim=0).float().cpu()
+    return prediction.to_units(prediction.of_queries(last) @ mixed)
 
 
 def roll_out(weights: Iterable[Float[Tensor, "length length"]]) -> Float[Tensor, "length length"]:
@@ -114,7 +115,7 @@ def unsupported(prediction: Explainable, method: str) -> str | None:
     """Return the reason why a method does not apply to a prediction; None if it does."""
     name = type(prediction.model).__name__
     if method in NEED_ATTENTION and not prediction.layers:
-        return f"this {name} has no attention to the {prediction.unit}s of its input: use gradient or leave_one_out"
+        return f"this {name} has no attention over all {prediction.unit}s of its input: use gradient or leave_one_out"
     if method == "rollout" and not prediction.self_layers:
         return f"this {name} has no self-attention layers: rollout would equal attention"
     return None

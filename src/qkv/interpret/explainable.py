@@ -93,8 +93,8 @@ class Explainable(ABC):
         """Return the logits of each output for variants of the input that keep some of the units."""
 
     @abstractmethod
-    def query_row(self, output: int) -> int:
-        """Return the query of an output in `layers`."""
+    def query_rows(self, output: int) -> list[int]:
+        """Return the queries of an output in `layers`; their attention is averaged."""
 
     def everything(self, variants: int = 1) -> Bool[Tensor, "variants units"]:
         """Return variants that keep all units."""
@@ -111,6 +111,14 @@ class Explainable(ABC):
         """Return the log-probability of each explained output."""
         log_p = logits.float().log_softmax(dim=-1)
         return log_p.gather(2, self.classes.to(log_p.device)[None, :, None].expand(len(log_p), -1, 1))[..., 0]
+
+    def kept_tokens(self, ids: Sequence[int], keep: Bool[Tensor, "variants units"]) -> list[list[int]]:
+        """Return the token ids of variants of a text, without those of the units that are not kept."""
+        owner = self.owner.tolist()
+        return [
+            [token for token, unit in zip(ids, owner, strict=True) if unit == NO_UNIT or kept[unit]]
+            for kept in keep.tolist()
+        ]
 
     def to_units(self, values: Float[Tensor, "outputs positions"]) -> Float[Tensor, "outputs units"]:
         """Sum values of input positions by unit."""
@@ -197,16 +205,19 @@ class Explainable(ABC):
 
     def _rows_of(self, record: LayerRecord, norms: bool) -> Float[Tensor, "outputs positions"]:
         """Return the rows of the outputs in a layer; norms are divided by their sum, as weights sum to 1."""
-        rows = [self.query_row(number) for number in self.rows]
         if not norms:
-            return record.weights[0].mean(dim=0)[rows].float().cpu()
-        chosen = record.norms(rows)[0].float().cpu()
+            return self.of_queries(record.weights[0].mean(dim=0).float().cpu())
+        chosen = torch.stack([record.norms(self.query_rows(row))[0].mean(dim=0) for row in self.rows]).float().cpu()
         return chosen / chosen.sum(dim=-1, keepdim=True).clamp(min=1e-12)
+
+    def of_queries(self, weights: Float[Tensor, "query key"]) -> Float[Tensor, "outputs key"]:
+        """Return the row of weights of each output, averaged over its queries."""
+        return torch.stack([weights[self.query_rows(number)].mean(dim=0) for number in self.rows])
 
     def reweighted(self, output: int) -> Reweighted:
         """Return the weights of an output in the last attention layer."""
-        layer = self.layers[0]
-        return Reweighted(layer, self.record()[layer].weights, self.query_row(self.rows[output]))
+        layer, (query,) = self.layers[0], self.query_rows(self.rows[output])
+        return Reweighted(layer, self.record()[layer].weights, query)
 
 
 @contextmanager

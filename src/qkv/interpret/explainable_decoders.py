@@ -1,21 +1,21 @@
-"""Explainable predictions of decoders: source tokens of a translation, regions of a captioned image."""
+"""Explainable predictions of decoders: source tokens of a translation, prompt tokens of a language model."""
 
 from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import torch
-from jaxtyping import UInt8
 
 from qkv.attention.layers import attention_layers
 from qkv.datasets.batching import EncodedPair, collate
 from qkv.errors import InputError
 from qkv.interpret.explainable import NO_UNIT, Explainable
-from qkv.pipelines.captioner import Captioner, NamedImage
-from qkv.pipelines.inputs.image_preprocessing import as_model_input
+from qkv.nn.multi_head import MultiHeadAttention
+from qkv.pipelines.generator import Generator
 from qkv.pipelines.inputs.tree_inputs import reads_trees
+from qkv.pipelines.output import Candidate
 from qkv.pipelines.translator import Translator
 from qkv.types import Bool, Float, Tensor
+
+CANDIDATES = 10  # of the next token
 
 
 class Decoded(Explainable):
@@ -40,8 +40,8 @@ class Decoded(Explainable):
             f"there is no output token {target!r}: pass one of {' '.join(names)}, or its index, 0 to {len(names) - 1}"
         )
 
-    def query_row(self, output: int) -> int:
-        return output
+    def query_rows(self, output: int) -> list[int]:
+        return [output]
 
 
 class Translation(Decoded):
@@ -65,12 +65,7 @@ class Translation(Decoded):
 
     def forward(self, keep: Bool[Tensor, "variants units"]) -> Float[Tensor, "variants outputs vocabulary"]:
         """Return the logits of each output after those before it, without the source tokens that are not kept."""
-        owner = self.owner.tolist()
-        rows = [
-            [token for token, unit in zip(self.ids, owner, strict=True) if unit == NO_UNIT or kept[unit]]
-            for kept in keep.tolist()
-        ]
-        pairs = [EncodedPair(row or [self.unknown], self.tokens) for row in rows]
+        pairs = [EncodedPair(row or [self.unknown], self.tokens) for row in self.kept_tokens(self.ids, keep)]
         batch = collate(pairs, begin=self.special_tokens.begin, end=self.special_tokens.end).to(self.model.device)
         return self.model(batch.source, batch.target_in, batch.source_lengths)[:, self.rows]
 
@@ -79,54 +74,53 @@ class Translation(Decoded):
         return self.to_units(values.flip(1) if getattr(self.model.encoder, "reverse", False) else values)
 
 
-class ImageCaption(Decoded):
-    """A caption; its units are the regions of the image that the model attends to, named row,column."""
+class NextToken(Explainable):
+    """The next token of a language model; its units are the tokens of the prompt."""
 
-    unit = "region"
+    def __init__(self, generator: Generator, prompt: str, target: str | None = None) -> None:
+        self.generator, tokenizer = generator, generator.tokenizer
+        (encoding,) = generator.encode([prompt], max_new_tokens=1)
+        self.ids = encoding.ids
+        inside = torch.tensor([begin < end for begin, end in encoding.offsets])
+        units = tuple(piece for piece, is_unit in zip(encoding.pieces, inside.tolist(), strict=True) if is_unit)
+        super().__init__(generator.model, units, torch.where(inside, inside.cumsum(0) - 1, NO_UNIT))
+        special = tokenizer.special_tokens
+        self.empty = next(token for token in (special.begin, special.end, special.unk, 0) if token is not None)
+        # Not those of an LSTMN, where a token attends to the tokens before it only.
+        blocks = [module.attend for module in self.model.modules() if isinstance(module, MultiHeadAttention)]
+        names = [name for name, attend in attention_layers(self.model).items() if attend in blocks]
+        self.layers, self.self_layers = tuple(reversed(names)), tuple(names)
+        with torch.no_grad():
+            p = self.forward(self.everything())[0, 0].float().softmax(dim=-1).cpu()
+        best = p.topk(min(CANDIDATES, len(p) - len(generator.suppressed)))
+        self.labels = tuple(map(Candidate, map(tokenizer.piece, best.indices.tolist()), best.values.tolist()))
+        predicted = int(best.indices[0])
+        chosen = predicted if target is None else self._find(target, p)
+        self.explain_outputs(
+            prompt + generator.continuation(self.ids, [predicted]), [tokenizer.piece(chosen)], [chosen]
+        )
 
-    def __init__(self, captioner: Captioner, image: str | Path | NamedImage, target: str | None = None) -> None:
-        config = captioner.model.config
-        picture = image if isinstance(image, NamedImage) else captioner.load_image(image)
-        self.pixels: UInt8[np.ndarray, "height width colors"] = picture.pixels
-        self.image = as_model_input(torch.from_numpy(picture.image.copy())[None].to(captioner.model.device)).float()
-        self.begin, self.grid = captioner.special_tokens.begin, config.grid
-        rows, columns = config.grid
-        units = tuple(f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1))
-        super().__init__(captioner.model, units, torch.arange(len(units)))
-        self.layers = self.model.alignment_layers
-        ((best, *_),) = captioner.decode(self.image)
-        tokenizer = captioner.tokenizer
-        self.explain_tokens(tokenizer.decode(best.tokens), [*best.tokens], tokenizer.piece, target)
+    def _find(self, target: str, p: Float[Tensor, "vocabulary"]) -> int:
+        """Return the id of a token; of those with and without a space before the text, the more likely one."""
+        tokenizer = self.generator.tokenizer
+        encoded = [ids for ids in tokenizer.encode([target, f" {target}"]) if len(ids) == 1]
+        ids = {token for (token,) in encoded} | {tokenizer.vocab.get(target, -1)}
+        ids -= {-1, tokenizer.special_tokens.unk, *self.generator.suppressed}
+        if not ids:
+            raise InputError(f"target {target!r} must be one token of the model's vocabulary")
+        return max(ids, key=lambda token: float(p[token]))
 
-    def forward(self, keep: Bool[Tensor, "variants units"]) -> Float[Tensor, "variants outputs vocabulary"]:
-        """Return the logits of each output after those before it; regions that are not kept have the mean color."""
-        rows, columns = self.model.config.grid
-        height, width = self.image.shape[2] // rows, self.image.shape[3] // columns
-        visible = keep.view(-1, 1, rows, columns).repeat_interleave(height, 2).repeat_interleave(width, 3)
-        return self._decode(torch.where(visible.to(self.image.device), self.image, self.baseline))
+    def forward(self, keep: Bool[Tensor, "variants units"]) -> Float[Tensor, "variants 1 vocabulary"]:
+        """Return the logits of the next token after the prompt without the tokens that are not kept."""
+        rows = [row or [self.empty] for row in self.kept_tokens(self.ids, keep)]
+        width = max(map(len, rows))
+        # Padding comes last, where no token of the text attends to it.
+        tokens = torch.tensor([[*row, *[self.empty] * (width - len(row))] for row in rows], device=self.model.device)
+        last = torch.tensor([len(row) - 1 for row in rows], device=tokens.device)
+        hidden = self.model.hidden_states(tokens)[torch.arange(len(rows), device=tokens.device), last]
+        logits = self.model.readout(hidden)
+        logits[:, self.generator.suppressed] = -torch.inf
+        return logits[:, None]
 
-    def _decode(self, images: Float[Tensor, "variants channels height width"]) -> Tensor:
-        tokens = torch.tensor([[self.begin, *self.tokens[:-1]]], device=images.device).expand(len(images), -1)
-        return self.model(images, tokens)[:, self.rows]
-
-    @property
-    def baseline(self) -> Float[Tensor, "1 channels 1 1"]:
-        """The mean of each channel."""
-        return self.image.mean(dim=(2, 3), keepdim=True)
-
-    def input_gradients(self, scales: Float[Tensor, "steps"]) -> tuple[Tensor, Tensor]:
-        """Return x - x' and the gradients by x, the pixels; x' is the mean color (see `Explainable`)."""
-        difference = self.image - self.baseline
-        x = (self.baseline + scales.to(self.image.device)[:, None, None, None] * difference).requires_grad_()
-        with torch.enable_grad():
-            log_p = self.chosen(self._decode(x))
-        gradients = self._gradients(log_p, x)[:, 0]
-        return self._by_region(difference)[0], self._by_region(gradients)
-
-    def _by_region(
-        self, images: Float[Tensor, "images channels height width"]
-    ) -> Float[Tensor, "images regions features"]:
-        """Divide images into their regions, row by row."""
-        rows, columns = self.model.config.grid
-        parts = images.unflatten(3, (columns, -1)).unflatten(2, (rows, -1))  # [images, channels, rows, h, columns, w]
-        return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+    def query_rows(self, output: int) -> list[int]:
+        return [len(self.ids) - 1]

@@ -32,8 +32,8 @@ class Classified(Explainable):
         chosen = predicted if target is None else labels.index(target)
         self.explain_outputs(labels[predicted], [labels[chosen]], [chosen])
 
-    def query_row(self, output: int) -> int:
-        return 0  # [CLS], or the only query of attention pooling
+    def query_rows(self, output: int) -> list[int]:
+        return [0]  # [CLS], or the only query of attention pooling
 
 
 class TextClassification(Classified):
@@ -75,11 +75,7 @@ class TextClassification(Classified):
 
     def forward(self, keep: Bool[Tensor, "variants units"]) -> Float[Tensor, "variants 1 labels"]:
         """Return the logits of the labels without the tokens that are not kept."""
-        owner = self.owner.tolist()
-        rows = [
-            [token for token, unit in zip(self.ids, owner, strict=True) if unit == NO_UNIT or kept[unit]]
-            for kept in keep.tolist()
-        ]
+        rows = self.kept_tokens(self.ids, keep)
         if not all(rows):  # an encoder without special tokens
             rows = [row or self.encoder.encode([""])[0] for row in rows]
         width, device = max(map(len, rows)), self.model.device

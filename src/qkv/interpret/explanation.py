@@ -15,14 +15,19 @@ from qkv.errors import InputError
 from qkv.hub import load
 from qkv.interpret.attribution import AttributionOptions, attribute, check_methods
 from qkv.interpret.explainable import Explainable
-from qkv.interpret.explainable_decoders import ImageCaption, Translation
+from qkv.interpret.explainable_decoders import NextToken, Translation
+from qkv.interpret.explainable_images import ImageCaption, ImageClassification
 from qkv.interpret.explainable_texts import DocumentClassification, TextClassification
 from qkv.interpret.faithfulness import Faithfulness, measure_faithfulness
 from qkv.models.han import HAN
 from qkv.models.show_attend_tell import ShowAttendTell
-from qkv.nn.interfaces import EncoderDecoder, TextEncoder
+from qkv.models.vit import ViT
+from qkv.nn.interfaces import EncoderDecoder, LanguageModel, TextEncoder
 from qkv.pipelines.captioner import Captioner, NamedImage
 from qkv.pipelines.classifier import Classifier
+from qkv.pipelines.generator import Generator
+from qkv.pipelines.image_classifier import ImageClassifier
+from qkv.pipelines.inputs.image_preprocessing import pixel_scale
 from qkv.pipelines.pipeline import ModelSource, require_text
 from qkv.pipelines.translator import Translator
 from qkv.registry import names_keywords
@@ -31,11 +36,11 @@ from qkv.runtime.notebook import Drawable
 from qkv.runtime.text import with_article
 from qkv.types import Tensor
 
-SUPPORTED = "a text classifier, a translator or a captioner"
+SUPPORTED = "a classifier of texts or images, a translator, a language model or a captioner"
 UNITS = ("word", "sentence")  # of a hierarchical attention network
 MAX_SHOWN = 3  # units in the repr
 
-ExplainedPipeline = Classifier | Translator | Captioner
+ExplainedPipeline = Classifier | Translator | Generator | Captioner | ImageClassifier
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +94,13 @@ def explain(
         qkv.explain("runs/polarity-bert-0", "A fine film.", "gradient").top(3)
 
     Args:
-        model: A text classifier, a translator or a captioner: a run, a folder, a name or a network.
-        source: The input, a text or the path of an image.
+        model: A classifier of texts or images, a translator, a language model or a captioner: a run, a folder, a name
+            or a network.
+        source: The input, a text, the prompt of a language model, or the path of an image.
         method: "attention", "rollout", "value_weighted", "gradient", "integrated_gradients", "leave_one_out" or
             "random".
-        target: Label to explain, by default the predicted one; or a token of the output or its index, by default all.
+        target: Label or next token to explain, by default the predicted one; or a token of the output or its index, by
+            default all.
         unit: "word" or "sentence", for a hierarchical attention network.
         layers: Whether "attention" and "value_weighted" take the "last" layer, or the average over "all" layers.
         steps: Number of steps of integrated gradients.
@@ -133,6 +140,12 @@ def build_pipeline(model: ModelSource, device: str | torch.device = "auto") -> E
     network: Any = model if isinstance(model, nn.Module) else load(model, pick_device(device), dequantize=True)
     if isinstance(network, ShowAttendTell):
         return Captioner(network)
+    if isinstance(network, ViT):
+        classifier = ImageClassifier(network)
+        classifier.scale = pixel_scale(model, network.config.channels)
+        return classifier
+    if isinstance(network, LanguageModel):
+        return Generator(network, use_engine=False)
     if isinstance(network, EncoderDecoder) and network.log_mel is None:
         return Translator(network)
     if isinstance(network, TextEncoder) and network.config.head == "classifier":
@@ -151,9 +164,14 @@ def build_explainable(
     hierarchical = isinstance(pipeline.model, HAN)
     if unit is not None and (not hierarchical or unit not in UNITS):
         raise InputError(f"unit must be {' or '.join(UNITS)}, and only for a hierarchical model, not {unit!r}")
+    image = source if isinstance(source, NamedImage) else Path(source)
     if isinstance(pipeline, Captioner):
-        return ImageCaption(pipeline, source if isinstance(source, NamedImage) else Path(source), target)
+        return ImageCaption(pipeline, image, target)
+    if isinstance(pipeline, ImageClassifier):
+        return ImageClassification(pipeline, image, target)
     require_text([str(source)])
+    if isinstance(pipeline, Generator):
+        return NextToken(pipeline, str(source), target)
     if isinstance(pipeline, Translator):
         return Translation(pipeline, str(source), target)
     if hierarchical:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.datasets.dataset import CaptionDataset, Dataset, PairDataset
+from qkv.datasets.dataset import CaptionDataset, Dataset, ImageDataset, PairDataset
 from qkv.datasets.examples.captions import Named
 from qkv.errors import InputError
 from qkv.interpret.attribution import AttributionOptions, Scores, attribute, unsupported
@@ -56,7 +56,7 @@ class ReportExample:
 
 
 def report_examples(data: Dataset[Any], split: str, limit: int) -> list[ReportExample]:
-    """Return the first examples of a split of texts, pairs or captioned images."""
+    """Return the first examples of a split of labeled texts, pairs, labeled images or captioned images."""
     examples = data.splits[split][:limit]
     if isinstance(data, PairDataset):
         return [ReportExample(pair.source, pair.target, pair.gold) for pair in examples]
@@ -66,7 +66,9 @@ def report_examples(data: Dataset[Any], split: str, limit: int) -> list[ReportEx
             ReportExample(NamedImage(f"{split} {number}", image), texts[0], None, named)
             for number, (image, texts, named) in enumerate(zip(examples.images, examples.texts, objects, strict=True))
         ]
-    raise InputError(f"a report needs texts or captioned images, not {data.kind}")
+    if isinstance(data, ImageDataset):
+        return [ReportExample(NamedImage(f"{split} {number}", image)) for number, image in enumerate(examples.pixels)]
+    raise InputError(f"a report on a split needs labeled texts, pairs or images, not {data.kind}: use --input FILE")
 
 
 @dataclass
@@ -115,7 +117,8 @@ def faithfulness_report(
         if len(prediction.units) < 2:
             continue
         _add_example(report, prediction, example, methods, options, _compared(other, example, unit, prediction))
-        if prediction.layers and report.examples < MAX_REWEIGHTED:
+        one_query = len(prediction.query_rows(prediction.rows[0])) == 1
+        if prediction.layers and one_query and report.examples < MAX_REWEIGHTED:
             report.reweightings.append(reweight(prediction, 0, seed=number))
             for (layer, head), effect in head_effects(prediction).items():
                 report.heads.setdefault(f"{layer} {head}", []).append(float(effect.abs().mean()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.interpret.explainable_decoders import ImageCaption
+from qkv.interpret.explainable_images import ImageCaption
 from qkv.interpret.explanation import Explanation, explain_all
 from qkv.pipelines.captioner import Captioner, NamedImage
 from qkv.pipelines.classifier import Classifier

@@ -35,7 +35,7 @@ class Layers(StrEnum):
     all = "all"
 
 
-Source = Annotated[str | None, typer.Argument(metavar="INPUT", help="Text, or path of an image.")]
+Source = Annotated[str | None, typer.Argument(metavar="INPUT", help="Text, prompt, or path of an image.")]
 Method = Annotated[
     list[str] | None,
     typer.Option(
@@ -48,7 +48,11 @@ Method = Annotated[
 ]
 Target = Annotated[
     str | None,
-    typer.Option("--target", metavar="LABEL", help="Label to explain [predicted], or output token or its index [all]."),
+    typer.Option(
+        "--target",
+        metavar="LABEL",
+        help="Label or next token to explain [predicted], or output token or its index [all].",
+    ),
 ]
 Document = Annotated[
     Path | None, typer.Option("--document", metavar="FILE", help="File to read as a single text (- for stdin).")
@@ -104,8 +108,9 @@ def explain(
 
     Scores each token, word, sentence or region of the input.
 
-    For a text classifier, the scores are those of the predicted label or of --target. For a translator or a captioner,
-    each output token is explained, or --target only. A positive score supports the output. With --faithfulness, units
+    For a classifier of texts or images, the scores are those of the predicted label or of --target; for a language
+    model, those of the next token after a prompt. For a translator or a captioner, each output token is explained, or
+    --target only. A positive score supports the output. With --faithfulness, units
     with the greatest scores are removed: comprehensiveness is the drop of the output's probability without them,
     sufficiency the drop with them alone. With --split or --input, the methods are compared on examples of the run's
     dataset or on the lines of a file, and the attention weights are permuted and replaced by adversarial ones (Jain and

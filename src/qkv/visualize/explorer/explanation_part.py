@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.interpret.explainable_decoders import ImageCaption
+from qkv.interpret.explainable_images import ImagePrediction
 from qkv.interpret.explanation import Explanation
 from qkv.pipelines.output import Answer, Candidate, Prediction
 from qkv.visualize.explorer.image_part import image_part
@@ -27,7 +27,7 @@ class ExplanationAnswer(Answer):
 def explanation_answer(explanations: Sequence[Explanation], source: str) -> ExplanationAnswer:
     """Return explanations of the prediction for an input, a text or the path of an image, as an answer."""
     first = explanations[0]
-    source = Path(source).name if isinstance(first.explained, ImageCaption) else source
+    source = Path(source).name if isinstance(first.explained, ImagePrediction) else source
     outputs = tuple(map(Candidate, first.outputs, first.probabilities))
     predictions = (Prediction("", first.explained.labels or outputs),) if len(outputs) == 1 else ()
     return ExplanationAnswer(
@@ -58,7 +58,7 @@ def explanation_part(answer: ExplanationAnswer) -> dict[str, Any]:
 def explained_picture(answer: ExplanationAnswer, max_bytes: int) -> dict[str, Any] | None:
     """Return the image whose regions are the units; None for a text."""
     explained = answer.explanations[0].explained
-    if not isinstance(explained, ImageCaption):
+    if not isinstance(explained, ImagePrediction):
         return None
     return {"kind": "explanation", "grid": explained.grid, **image_part(explained.pixels, max_bytes)}
 

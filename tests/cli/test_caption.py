@@ -57,6 +57,18 @@ def test_each_image_gives_a_line_or_a_json_object(qkv: Command, model: Path, pic
         assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in one["attention"])
 
 
+def test_paths_in_a_table_are_relative_to_its_folder(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
+    (tmp_path / "images.jsonl").write_text('{"file_name": "red.png"}\n{"file_name": "blue.png"}\n')
+    ended = qkv("caption", model, "--input", tmp_path / "images.jsonl")
+    assert ended.out == qkv("caption", model, *pictures).out
+    assert "image is 'file_name'" in ended.err
+    (tmp_path / "images.csv").write_text(f"id,photo,scan\n1,,{pictures[0]}\n")
+    assert "error: input 1 is empty" in qkv("caption", model, "--input", tmp_path / "images.csv").err
+    absolute = qkv("caption", model, "--input", tmp_path / "images.csv", "--column", "image=scan")
+    assert absolute.out == qkv("caption", model, pictures[0]).out
+    assert "mutually exclusive" in qkv("caption", model, pictures[0], "--input", tmp_path / "images.csv").error
+
+
 def test_the_attention_page_is_html(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
     ended = qkv("caption", model, *pictures, "--page", tmp_path / "page.html")
     assert ended.err == f"attention: {tmp_path / 'page.html'}\n"

@@ -75,6 +75,15 @@ def test_messages_are_one_conversation_until_an_empty_line(qkv: Command, model: 
     assert (tmp_path / "out.txt").read_text() == f"{replies[0]}\n\n{again[0]}\n"
 
 
+def test_messages_of_a_table(qkv: Command, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "messages.csv").write_text("id,message\n1,hi there\n2,how are you?\n")
+    ended = qkv("chat", model, *GREEDY, "--input", tmp_path / "messages.csv")
+    assert ended.out.splitlines() == expected(model, "hi there", "how are you?")
+    assert "text is 'message'" in ended.err
+    assert "no column" in qkv("chat", model, "--input", tmp_path / "messages.csv", "--column", "text=txt").error
+    assert "table" in qkv("chat", model, "hi", "--column", "text=a").error
+
+
 def test_json_has_the_history_and_the_attention_between_words(qkv: Command, model: Path) -> None:
     ended = qkv("chat", model, *GREEDY, "--json", "--attention", stdin=b"hi there\nok\n\nhello\n")
     first, second, empty, third = map(json.loads, ended.out.splitlines())

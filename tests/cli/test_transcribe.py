@@ -42,6 +42,15 @@ def test_each_recording_gives_a_line_or_an_object(qkv: Command, model: Path, tmp
     assert [part["text"] for part in parts] == [segment["text"] for segment in found[1]["segments"]]
 
 
+def test_recordings_of_a_table(qkv: Command, model: Path, tmp_path: Path) -> None:
+    path = write_wav(tmp_path / "a.wav", 0.5)
+    (tmp_path / "calls.tsv").write_text("audio\tspeaker\na.wav\tA\n")
+    ended = qkv("transcribe", model, "--input", tmp_path / "calls.tsv", "--max-new-tokens", 3)
+    assert ended.out == qkv("transcribe", model, path, "--max-new-tokens", 3).out
+    (tmp_path / "calls.tsv").write_text("audio\tspeaker\nb.wav\tA\n")
+    assert "b.wav: no such file" in qkv("transcribe", model, "--input", tmp_path / "calls.tsv").err
+
+
 def test_view_draws_the_alignment_under_the_spectrogram(qkv: Command, model: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = write_wav(tmp_path / "a.wav", 0.5)

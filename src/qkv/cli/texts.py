@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from qkv.cli.console import info, note, progress_bar
 from qkv.errors import InputError
@@ -26,6 +26,8 @@ MIN_REPETITIVE = 12  # words of a text that can be called repetitive
 MAX_UNKNOWN_INPUTS = 10_000  # whose unknown tokens are kept
 CHUNK = 1024  # texts processed at a time
 
+Role = Literal["text", "image", "audio"]  # of the inputs of a command
+
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -37,37 +39,49 @@ def read_texts(
     *,
     strict: bool,
     columns: Mapping[str, str] | None = None,
-    images: bool = False,
+    role: Role = "text",
 ) -> list[str]:
-    """Return the texts of a command: its arguments, the lines of `file`, whole documents, or the lines of stdin.
+    """Return the inputs of a command as `read_inputs` does, or the contents of whole documents.
 
-    The only argument "-" is stdin, as in other tools. If `columns` is given, the texts of a table (*.csv, *.tsv,
-    *.jsonl) are those of one column, with this name by role; those of `images` are their paths.
+    An empty input is an error if `strict` or if it is an argument, else a note.
     """
-    from qkv.datasets.formats.roles import INPUT_IMAGE, INPUT_TEXT
-    from qkv.datasets.formats.text_files import is_table, read_column
-
-    if texts == ["-"] and file is None:
-        texts, file = None, Path("-")
-    if sum(map(bool, (texts, file, documents))) > 1:
-        options = "--input and --document" if documents else "--input"
-        raise InputError(f"arguments, {options} are mutually exclusive: pass one of them")
+    if documents and (texts or file is not None):
+        raise InputError("arguments, --input and --document are mutually exclusive: pass one of them")
     if documents:
         return read_documents(documents)
-    if columns is not None and file is not None and not texts and is_table(file):
-        lines, notes = read_column(file, INPUT_IMAGE if images else INPUT_TEXT, columns)
-        for message in notes:
-            note(message)
-    elif columns:
-        raise InputError("--column requires a table (*.csv, *.tsv or *.jsonl) as --input")
-    else:
-        lines = texts or read_lines(file)
+    lines = read_inputs(texts, file, columns, role)
     empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
-    if empty and (strict or texts):
+    if empty and (strict or lines is texts):
         raise InputError(empty_input(empty[0], len(empty)))
     if empty:
         note(f"{len(empty)} empty line(s), first at line {empty[0]}; their results are empty")
     return lines
+
+
+def read_inputs(
+    texts: list[str] | None, file: Path | None, columns: Mapping[str, str] | None = None, role: Role = "text"
+) -> list[str]:
+    """Return the inputs of a command: its arguments, the lines of `file`, a column of a table, or the lines of stdin.
+
+    The only argument "-" is stdin, as in other tools. If `columns` is given, the inputs in a table (*.csv, *.tsv,
+    *.jsonl) are those of one column, with this name by role. Images and recordings are paths, in a table relative to
+    its folder.
+    """
+    from qkv.datasets.formats.roles import INPUTS
+    from qkv.datasets.formats.text_files import is_table, read_column
+
+    if texts == ["-"] and file is None:
+        texts, file = None, Path("-")
+    if texts and file is not None:
+        raise InputError("arguments and --input are mutually exclusive: pass one of them")
+    if columns is None or file is None or not is_table(file):
+        if columns:
+            raise InputError("--column requires a table (*.csv, *.tsv or *.jsonl) as --input")
+        return texts or read_lines(file)
+    lines, notes = read_column(file, [INPUTS[role]], columns)
+    for message in notes:
+        note(message)
+    return lines if role == "text" else [str(file.parent / line) if line.strip() else line for line in lines]
 
 
 def empty_input(first: int | None, count: int) -> str:

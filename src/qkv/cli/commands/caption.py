@@ -23,8 +23,10 @@ def caption(
         typer.Argument(metavar="IMAGE", help="Image, or .safetensors file of image features."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--input", metavar="FILE", help="Input file, one path per line (- for stdin).")
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="Input file, one path per line or a table (- for stdin)."),
     ] = None,
+    column: options.InputColumn = None,
     num_beams: options.NumBeams = 1,
     num_return_sequences: options.NumReturnSequences = 1,
     length_penalty: options.LengthPenalty = 1.0,
@@ -38,11 +40,12 @@ def caption(
 ) -> None:
     """Caption images.
 
-    Images are arguments, or paths in the lines of a file or of standard input; each is printed as one line. With
-    --json, each caption is an object with its score and, for models with attention, a row of weights per token over the
-    image grid in row-major order.
+    Images are arguments, or paths in the lines of a file or of standard input, or in the column "image" of a table
+    (*.csv, *.tsv, *.jsonl), relative to the folder of the table. Each caption is printed as one line. With --json, it
+    is an object with its score and, for models with attention, a row of weights per token over the image grid in
+    row-major order.
     """
-    paths = texts.read_texts(pictures, file, strict=True)
+    paths = texts.read_texts(pictures, file, strict=True, columns=options.parse_columns(column), role="image")
 
     from qkv.pipelines.captioner import Captioner
 

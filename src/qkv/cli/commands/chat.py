@@ -37,8 +37,10 @@ def chat(
     run: options.Folder,
     messages: Annotated[list[str] | None, typer.Argument(metavar="MESSAGE", help="Message.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--input", metavar="FILE", help="Input file, one message per line (- for stdin).")
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="Input file, one message per line or a table (- for stdin)."),
     ] = None,
+    column: options.InputColumn = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Maximum number of new tokens.")] = 60,
     temperature: options.Temperature = 1.0,
     top_k: options.TopK = None,
@@ -62,14 +64,18 @@ def chat(
     """Converse with a dialogue model.
 
     On a terminal, you write the messages: /new starts a new conversation, and Ctrl-D ends it. Otherwise messages are
-    arguments, or the lines of a file or of standard input, and the responses are printed on a line each; an empty line
-    starts a new conversation. Responses are sampled; --temperature 0 is greedy search. The model is given the last
-    turns of the conversation (--history-turns, --history-tokens).
+    arguments, the lines of a file or of standard input, or the column "text" of a table (*.csv, *.tsv, *.jsonl), and
+    the responses are printed on a line each; an empty line starts a new conversation. Responses are sampled;
+    --temperature 0 is greedy search. The model is given the last turns of the conversation (--history-turns,
+    --history-tokens).
     """
     interactive = not messages and file is None and sys.stdin is not None and sys.stdin.isatty()
     if interactive and output is not None:
         raise InputError("--output needs messages as arguments, or --input")
-    lines = None if interactive else _read_messages(messages, file)
+    columns = options.parse_columns(column)
+    if interactive and columns:
+        raise InputError("--column requires a table (*.csv, *.tsv or *.jsonl) as --input")
+    lines = None if interactive else _read_messages(messages, file, columns)
 
     from qkv.generation import GenerationConfig, Sampling
     from qkv.pipelines.chat_bot import ChatBot
@@ -86,11 +92,9 @@ def chat(
             _respond_to_lines(bot, lines, config, printer)
 
 
-def _read_messages(messages: list[str] | None, file: Path | None) -> list[str]:
+def _read_messages(messages: list[str] | None, file: Path | None, columns: dict[str, str]) -> list[str]:
     """Return the messages; there is at least one that is not empty."""
-    if messages and file is not None:
-        raise InputError("arguments and --input are mutually exclusive: pass one of them")
-    lines = messages or texts.read_lines(file)
+    lines = texts.read_inputs(messages, file, columns)
     if not any(line.strip() for line in lines):
         raise InputError("the conversation is empty: pass at least one message")
     return lines

@@ -50,7 +50,8 @@ def classify(
     if pictures and document:
         raise InputError(f"--document requires a text model, but {run} is a ViT; pass image paths")
     columns = options.parse_columns(column)
-    lines = texts.read_texts(text, file, document, strict=strict, columns=columns, images=pictures)
+    role: texts.Role = "image" if pictures else "text"
+    lines = texts.read_texts(text, file, document, strict=strict, columns=columns, role=role)
     if text and not pictures and (files := [item for item in text if len(item) < 256 and Path(item).is_file()]):
         note(f"{files[0]} is classified as a text although it names a file; use --document to read the file")
     build = _image_classifier if pictures else _text_classifier

@@ -18,8 +18,10 @@ def transcribe(
     run: options.Folder,
     recordings: Annotated[list[str] | None, typer.Argument(metavar="FILE.wav", help="Recording, a WAV file.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--input", metavar="FILE", help="Input file, one path per line (- for stdin).")
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="Input file, one path per line or a table (- for stdin)."),
     ] = None,
+    column: options.InputColumn = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="Print the transcript of each window as it is read.")
     ] = False,
@@ -33,11 +35,14 @@ def transcribe(
 ) -> None:
     """Transcribe speech in WAV files.
 
-    Each recording is printed as one line. It may have any sampling rate; channels are averaged. A recording that is
-    longer than the model's input, 30 seconds for Whisper, is cut where it is quiet; with --stream, each part is a line
-    that begins with its times in seconds. With --json, each line is an object.
+    Recordings are arguments, or paths in the lines of a file or of standard input, or in the column "audio" of a table
+    (*.csv, *.tsv, *.jsonl), relative to the folder of the table. Each transcript is printed as one line.
+
+    A recording may have any sampling rate; channels are averaged. If it is longer than the model's input, 30 seconds
+    for Whisper, it is cut where it is quiet; with --stream, each part is a line that begins with its times in seconds.
+    With --json, each line is an object.
     """
-    paths = texts.read_texts(recordings, file, strict=True)
+    paths = texts.read_texts(recordings, file, strict=True, columns=options.parse_columns(column), role="audio")
 
     from qkv.generation import GenerationConfig
     from qkv.pipelines.recognizer import Recognizer

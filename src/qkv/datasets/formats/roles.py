@@ -82,8 +82,11 @@ CAPTIONED_IMAGE = (
     Role("caption", ("captions", "text", "description", "sentence", "title", "raw")),
 )
 
-INPUT_TEXT = (Role("text", (*LABELED_TEXT[0].names, "source", *PAIR[0].names)),)  # of a model
-INPUT_IMAGE = (Role("image", IMAGE_NAMES),)
+INPUTS = {  # columns of the inputs of a model, by the name of their role
+    "text": Role("text", (*LABELED_TEXT[0].names, "source", *PAIR[0].names)),
+    "image": Role("image", IMAGE_NAMES),
+    "audio": RECORDING[0],
+}
 
 COLUMN_NAMES = frozenset(  # that a header can have
     name

@@ -139,13 +139,33 @@ def test_bias_and_its_gradient(dtype, mask, shape, kv_heads):
     output = cpu.kernel_attention(*tensors[:3], 0.25, bias=tensors[3], **terms)
     assert error(output, truth) < MAX_ERROR[dtype]
     grad = heads_of(3, 4, 20, 16, dtype, 4).detach()
-    found = torch.autograd.grad(output, tensors, grad)
-    for one, wanted in zip(found, torch.autograd.grad(truth, exact, grad.double()), strict=True):
-        assert one.dtype == dtype
-        if one.shape[2:] == (20, 1) or one.numel() == 1:  # a constant in the softmax
-            assert one.abs().max() < 10 * MAX_ERROR[dtype]
+    gradients = torch.autograd.grad(output, tensors, grad)
+    for gradient, wanted in zip(gradients, torch.autograd.grad(truth, exact, grad.double()), strict=True):
+        assert gradient.dtype == dtype
+        if gradient.shape[2:] == (20, 1) or gradient.numel() == 1:  # a constant in the softmax
+            assert gradient.abs().max() < 10 * MAX_ERROR[dtype]
         else:
-            assert error(one, wanted) < MAX_ERROR[dtype]
+            assert error(gradient, wanted) < MAX_ERROR[dtype]
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_the_gradient_of_a_bias_does_not_depend_on_the_default_dtype(default):
+    for shape in ((20, 20), (1, 2, 20, 20)):
+        for batch in (1, 3):  # fewer and more examples than threads
+            tensors = [heads_of(batch, 2, 20, 8, torch.float32, seed) for seed in range(3)]
+            bias = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=torch.float32).requires_grad_()
+            exact = [tensor.detach().double().requires_grad_() for tensor in (*tensors, bias)]
+            truth = softmax_attention(*exact[:3], torch.ones(20, 20, dtype=torch.bool), 0.25, exact[3])
+            before = torch.get_default_dtype()
+            torch.set_default_dtype(default)
+            try:
+                output = cpu.kernel_attention(*tensors, 0.25, bias=bias)
+                gradients = torch.autograd.grad(output.square().sum(), [*tensors, bias])
+            finally:
+                torch.set_default_dtype(before)
+            for gradient, wanted in zip(gradients, torch.autograd.grad(truth.square().sum(), exact), strict=True):
+                assert error(gradient, wanted) < MAX_ERROR[torch.float32]
 
 
 def test_infinite_biases_mask():
@@ -157,10 +177,10 @@ def test_infinite_biases_mask():
     exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
     truth = softmax_attention(*exact, bias > -math.inf, 0.25)
     assert error(output, truth) < MAX_ERROR[torch.float32]
-    found = torch.autograd.grad(output.sum(), [*tensors, bias])
-    for one, wanted in zip(found, torch.autograd.grad(truth.sum(), exact), strict=False):
-        assert error(one, wanted) < MAX_ERROR[torch.float32]
-    assert (found[3][bias.isinf()] == 0).all()
+    *gradients, of_bias = torch.autograd.grad(output.sum(), [*tensors, bias])
+    for gradient, wanted in zip(gradients, torch.autograd.grad(truth.sum(), exact), strict=True):
+        assert error(gradient, wanted) < MAX_ERROR[torch.float32]
+    assert (of_bias[bias.isinf()] == 0).all()
 
 
 @pytest.mark.parametrize("mask", [None, Causal(), Padding(torch.tensor([37, 1, 0]))])

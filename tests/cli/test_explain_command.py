@@ -18,6 +18,7 @@ from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 from tests.visualize.payloads import stored
 
 TEXT = "the cat sat on a mat"
+IMAGE = {"classes": 2, "label_names": ("boot", "bag"), "height": 8, "width": 8, "patch": 4}
 SIZES = {"dim": 8, "layers": 2, "heads": 2, "ffn_dim": 8}
 REVIEW = "A fine film. The cat was good, and the dog was fine. I left."
 
@@ -38,7 +39,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "han": (HAN(HANConfig(vocab_size=len(words), embedding_dim=4, hidden_dim=3, max_length=2)), words),
         "captioner": (ShowAttendTell(ShowAttendTellConfig(**picture)), words),
         "lm": (GPT2(GPT2Config(vocab_size=len(words), max_length=16, **SIZES)), words),
-        "vit": (ViT(ViTConfig(classes=2, label_names=("boot", "bag"), height=8, width=8, patch=4, **SIZES)), None),
+        "vit": (ViT(ViTConfig(**IMAGE, **SIZES)), None),
+        "mean vit": (ViT(ViTConfig(pool="mean", **IMAGE, **SIZES)), None),
     }
     Image.new("RGB", (8, 8), "red").save(path / "red.png")
     return {"picture": path / "red.png"} | {
@@ -182,6 +184,15 @@ def test_a_report_on_prompts_and_images(qkv, folders, tmp_path, few_steps, model
     assert found["examples"] == 1
     assert len(found["methods"]) == 7
     assert len(found["heads"]) == 4
+
+
+def test_a_report_on_the_images_of_a_table_without_a_single_query(qkv, folders, tmp_path, few_steps):
+    (folders["picture"].parent / "images.csv").write_text("image,label\nred.png,boot\n")
+    ended = qkv("explain", folders["mean vit"], "--input", folders["picture"].parent / "images.csv")
+    assert ended.code == 0, ended.err
+    assert "several queries" in ended.out
+    assert "Head ablation" in ended.out
+    assert "Jain" not in ended.out
 
 
 def test_a_report_on_the_lines_of_a_file(qkv, folders, tmp_path, few_steps):

@@ -24,6 +24,7 @@ from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.models.vit import ViT, ViTConfig
 from qkv.tokenizers import CharTokenizer
 from qkv.tokenizers.characters import CharacterIds
+from qkv.visualize import over_patches
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 TEXT = "The cat sat  on a mat!"
@@ -186,12 +187,26 @@ def test_maps_of_a_vision_transformer_are_over_patches(tmp_path: Path):
     assert first.columns == (CLASS, "1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
     assert first.rows == (*first.columns, MEAN)
     np.testing.assert_allclose(first.weights[:, :-1], weights, atol=1e-5)
-    np.testing.assert_allclose(first.weights[:, -1], weights.mean(dim=1), atol=1e-5)
+    np.testing.assert_allclose(first.weights[:, -1], weights[:, 1:].mean(dim=1), atol=1e-5)
     assert (answer.source, answer.text) == ("a.png", config.label_names[int(log_p.argmax())])
     assert answer.score == pytest.approx(float(log_p.max()), abs=1e-5)
     assert answer.grid == (2, 3)
     assert answer.pixels.shape == (8, 12, 3)
     assert (answer.pixels == grey[:, :, None]).all()
+
+
+def test_maps_of_a_mean_over_patches_begin_with_it(tmp_path: Path):
+    torch.manual_seed(0)
+    sizes = {"height": 8, "width": 12, "channels": 1, "patch": 4, "dim": 16, "layers": 2, "heads": 2, "ffn_dim": 8}
+    model = ViT(ViTConfig(classes=2, pool="mean", **sizes)).eval()
+    Image.fromarray(np.arange(8 * 12, dtype=np.uint8).reshape(8, 12)).save(tmp_path / "a.png")
+    answer = PictureProbe(model)(tmp_path / "a.png")
+    for shown in (*answer.attention, answer.rollout):
+        assert shown.rows == (MEAN, *shown.columns[1:], CLASS)
+        np.testing.assert_allclose(shown.weights[:, 0], shown.weights[:, 1:-1].mean(axis=1), atol=1e-6)
+        assert not np.allclose(shown.weights[:, 0], shown.weights[:, -1])
+    over_grid = answer.attention[0].weights[:, 0, 1:].reshape(2, 2, 3)
+    np.testing.assert_array_equal(over_patches(answer, "encoder.0").weights, over_grid)
 
 
 def test_maps_of_a_tree_model_use_the_heads_of_a_sentence(tmp_path):

@@ -14,6 +14,7 @@ from qkv.interpret.explainable import Explainable
 from qkv.interpret.explainable_decoders import NextToken, Translation
 from qkv.interpret.explainable_images import ImageCaption, ImageClassification, ImagePrediction
 from qkv.interpret.explainable_texts import DocumentClassification, TextClassification
+from qkv.interpret.reweighting import reweight
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.han import HAN, HANConfig
 from qkv.models.llama import Llama, LlamaConfig
@@ -151,7 +152,7 @@ def next_token(model_class=GPT2, target: str | None = None) -> NextToken:
     tokenizer = CharTokenizer.train(["abcdef"])
     sizes = {"vocab_size": len(tokenizer), "max_length": 12, "dim": 8, "layers": 2, "heads": 2, "ffn_dim": 8}
     if model_class is GPT2:
-        model = GPT2(GPT2Config(**sizes))
+        model = GPT2(GPT2Config(**sizes | {"vocab_size": len(tokenizer) + 3}))  # padded, as in released models
     elif model_class is Llama:
         model = Llama(LlamaConfig(**sizes, kv_heads=1))
     else:
@@ -293,7 +294,7 @@ def test_removal_of_a_token_equals_the_prompt_without_it(model_class):
     keep[torch.arange(5), torch.arange(5)] = False
     for variant, text in enumerate(("bcda", "acda", "abda", "abca", "abcd", "abcda")):
         logits = model(torch.tensor([tokenizer.encode(text)]))[0, -1]
-        logits[prediction.generator.suppressed] = -torch.inf
+        logits[prediction.generator.suppressed] = logits[len(tokenizer) :] = -torch.inf
         torch.testing.assert_close(
             prediction.log_probs(keep)[variant, 0], logits.log_softmax(-1)[prediction.classes[0]].detach()
         )
@@ -322,6 +323,17 @@ def test_attention_of_the_mean_over_the_patches_is_averaged():
     torch.testing.assert_close(
         attribute(image(), "attention")[0], image().record()["encoder.1"].weights[0].mean(0)[0, 1:]
     )
+
+
+def test_an_image_of_another_size_is_an_error():
+    pixels = torch.zeros(1, 16, 24, dtype=torch.uint8).numpy()
+    with pytest.raises(InputError, match="16, 24"):
+        ImageClassification(ImageClassifier(image().model, device="cpu"), NamedImage("large", pixels))
+
+
+def test_weights_of_averaged_queries_cannot_be_replaced():
+    with pytest.raises(InputError, match="averaged"):
+        reweight(image(pool="mean"))
 
 
 def test_removal_of_a_patch_gives_it_the_mean_color():

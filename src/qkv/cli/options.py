@@ -236,7 +236,7 @@ InputColumn = Annotated[
     typer.Option(
         "--column",
         metavar="ROLE=NAME",
-        help="Column of a table as --input, e.g. text=review [recognized by common names].",
+        help="Column of a table as --input, e.g. text=review or image=file [recognized by common names].",
     ),
 ]
 BulkInput = Annotated[

@@ -26,7 +26,7 @@ MIN_REPETITIVE = 12  # words of a text that can be called repetitive
 MAX_UNKNOWN_INPUTS = 10_000  # whose unknown tokens are kept
 CHUNK = 1024  # texts processed at a time
 
-Role = Literal["text", "image", "audio"]  # of the inputs of a command
+InputRole = Literal["text", "image", "audio"]  # of the inputs of a command
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -39,7 +39,7 @@ def read_texts(
     *,
     strict: bool,
     columns: Mapping[str, str] | None = None,
-    role: Role = "text",
+    role: InputRole = "text",
 ) -> list[str]:
     """Return the inputs of a command as `read_inputs` does, or the contents of whole documents.
 
@@ -59,7 +59,7 @@ def read_texts(
 
 
 def read_inputs(
-    texts: list[str] | None, file: Path | None, columns: Mapping[str, str] | None = None, role: Role = "text"
+    texts: list[str] | None, file: Path | None, columns: Mapping[str, str] | None = None, role: InputRole = "text"
 ) -> list[str]:
     """Return the inputs of a command: its arguments, the lines of `file`, a column of a table, or the lines of stdin.
 
@@ -82,6 +82,13 @@ def read_inputs(
     for message in notes:
         note(message)
     return lines if role == "text" else [str(file.parent / line) if line.strip() else line for line in lines]
+
+
+def input_role(run: str | Path) -> InputRole:
+    """Return the role of the inputs of a model: texts or images."""
+    from qkv.hub.model_folder import ModelFolder, locate
+
+    return ModelFolder(locate(run)).network.input_role
 
 
 def empty_input(first: int | None, count: int) -> str:

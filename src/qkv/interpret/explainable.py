@@ -68,7 +68,8 @@ class Explainable(ABC):
     outputs: tuple[str, ...]  # display text of each explained output
     classes: Int[Tensor, "outputs"]  # index of each output among the classes: the label or the token id
     rows: list[int]  # index of each output in the prediction
-    labels: tuple[Candidate, ...] = ()  # all labels with their probabilities, most likely first; none of a text
+    # All labels, or the most likely next tokens, with their probabilities, most likely first; none of a decoded text.
+    labels: tuple[Candidate, ...] = ()
 
     def __init__(self, model: Any, units: tuple[str, ...], owner: Int[Tensor, "positions"]) -> None:
         self.model = model
@@ -216,8 +217,10 @@ class Explainable(ABC):
 
     def reweighted(self, output: int) -> Reweighted:
         """Return the weights of an output in the last attention layer."""
-        layer, (query,) = self.layers[0], self.query_rows(self.rows[output])
-        return Reweighted(layer, self.record()[layer].weights, query)
+        layer, queries = self.layers[0], self.query_rows(self.rows[output])
+        if len(queries) > 1:
+            raise InputError(f"the attention of {len(queries)} queries is averaged: there are no weights to replace")
+        return Reweighted(layer, self.record()[layer].weights, queries[0])
 
 
 @contextmanager

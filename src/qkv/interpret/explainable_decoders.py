@@ -92,7 +92,7 @@ class NextToken(Explainable):
         self.layers, self.self_layers = tuple(reversed(names)), tuple(names)
         with torch.no_grad():
             p = self.forward(self.everything())[0, 0].float().softmax(dim=-1).cpu()
-        best = p.topk(min(CANDIDATES, len(p) - len(generator.suppressed)))
+        best = p.topk(min(CANDIDATES, int((p > 0).sum())))
         self.labels = tuple(map(Candidate, map(tokenizer.piece, best.indices.tolist()), best.values.tolist()))
         predicted = int(best.indices[0])
         chosen = predicted if target is None else self._find(target, p)
@@ -120,6 +120,7 @@ class NextToken(Explainable):
         hidden = self.model.hidden_states(tokens)[torch.arange(len(rows), device=tokens.device), last]
         logits = self.model.readout(hidden)
         logits[:, self.generator.suppressed] = -torch.inf
+        logits[:, len(self.generator.tokenizer) :] = -torch.inf  # rows that only pad the embedding table
         return logits[:, None]
 
     def query_rows(self, output: int) -> list[int]:

@@ -9,6 +9,7 @@ from jaxtyping import UInt8
 
 from qkv.attention.layers import attention_layers
 from qkv.datasets.formats.images import read_image_for_display
+from qkv.errors import InputError
 from qkv.interpret.explainable import NO_UNIT, Explainable
 from qkv.interpret.explainable_decoders import Decoded
 from qkv.interpret.explainable_texts import Classified
@@ -16,6 +17,7 @@ from qkv.models.vit import ViTConfig
 from qkv.pipelines.captioner import Captioner, NamedImage
 from qkv.pipelines.image_classifier import ImageClassifier
 from qkv.pipelines.inputs.image_preprocessing import as_model_input
+from qkv.pipelines.output import region_names
 from qkv.types import Bool, Float, Tensor
 
 
@@ -26,16 +28,14 @@ class ImagePrediction(Explainable):
     grid: tuple[int, int]
     pixels: UInt8[np.ndarray, "height width colors"]  # for display
 
-    def set_image(self, picture: NamedImage, image: Float[Tensor, "channels height width"]) -> None:
+    def set_image(self, image: NamedImage, inputs: Float[Tensor, "channels height width"]) -> None:
         """Set the input of the model, and the image for display."""
-        self.pixels = picture.pixels
-        self.image = image[None].to(self.model.device).float()
-
-    @staticmethod
-    def regions(grid: tuple[int, int]) -> tuple[str, ...]:
-        """Return the names of the regions, row by row."""
-        rows, columns = grid
-        return tuple(f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1))
+        config = self.model.config
+        expected = (config.channels, config.height, config.width)
+        if inputs.shape != expected:
+            raise InputError(f"{image.name}: is {list(inputs.shape)}, but this model takes {list(expected)}")
+        self.pixels = image.pixels
+        self.image = inputs[None].to(self.model.device).float()
 
     @abstractmethod
     def predict(self, images: Float[Tensor, "variants channels height width"]) -> Tensor:
@@ -78,11 +78,11 @@ class ImageCaption(Decoded, ImagePrediction):
     """A caption; its units are the regions of the image that the model attends to."""
 
     def __init__(self, captioner: Captioner, image: str | Path | NamedImage, target: str | None = None) -> None:
-        picture = image if isinstance(image, NamedImage) else captioner.load_image(image)
+        image = image if isinstance(image, NamedImage) else captioner.load_image(image)
         self.begin, self.grid = captioner.special_tokens.begin, captioner.model.config.grid
-        units = self.regions(self.grid)
+        units = region_names(self.grid)
         super().__init__(captioner.model, units, torch.arange(len(units)))
-        self.set_image(picture, as_model_input(torch.from_numpy(picture.image.copy())))
+        self.set_image(image, as_model_input(torch.from_numpy(image.image.copy())))
         self.layers = self.model.alignment_layers
         ((best, *_),) = captioner.decode(self.image)
         tokenizer = captioner.tokenizer
@@ -99,12 +99,12 @@ class ImageClassification(Classified, ImagePrediction):
 
     def __init__(self, classifier: ImageClassifier, image: str | Path | NamedImage, target: str | None = None) -> None:
         config = classifier.model.config
-        picture = image if isinstance(image, NamedImage) else _read(image, config)
+        image = image if isinstance(image, NamedImage) else _read(image, config)
         self.grid = config.grid
-        units = self.regions(self.grid)
+        units = region_names(self.grid)
         # The class token is the first position.
         super().__init__(classifier.model, units, torch.tensor([NO_UNIT, *range(len(units))]))
-        self.set_image(picture, classifier.scale(torch.from_numpy(picture.image.copy())[None])[0])
+        self.set_image(image, classifier.scale(torch.from_numpy(image.image.copy())[None])[0])
         names = attention_layers(self.model)
         self.layers, self.self_layers = tuple(reversed(names)), tuple(names)
         self.explain_label(target)

@@ -93,7 +93,11 @@ class FaithfulnessReport:
     units: int = 0  # of all examples
     reweightings: list[Reweighting] = field(default_factory=list)
     heads: dict[str, list[float]] = field(default_factory=dict)  # absolute change of log p, by "layer head"
-    skipped: list[str] = field(default_factory=list)  # methods that do not apply, with the reason
+    skipped: list[str] = field(default_factory=list)  # methods and tests that do not apply, with the reason
+
+    def skip(self, reason: str) -> None:
+        """Add the reason why a method or test does not apply, once."""
+        self.skipped = list(dict.fromkeys([*self.skipped, reason]))
 
 
 def faithfulness_report(
@@ -117,9 +121,11 @@ def faithfulness_report(
         if len(prediction.units) < 2:
             continue
         _add_example(report, prediction, example, methods, options, _compared(other, example, unit, prediction))
-        one_query = len(prediction.query_rows(prediction.rows[0])) == 1
-        if prediction.layers and one_query and report.examples < MAX_REWEIGHTED:
-            report.reweightings.append(reweight(prediction, 0, seed=number))
+        if prediction.layers and report.examples < MAX_REWEIGHTED:
+            if len(prediction.query_rows(prediction.rows[0])) == 1:
+                report.reweightings.append(reweight(prediction, 0, seed=number))
+            else:
+                report.skip("other attention weights: the attention of several queries is averaged")
             for (layer, head), effect in head_effects(prediction).items():
                 report.heads.setdefault(f"{layer} {head}", []).append(float(effect.abs().mean()))
         report.examples += 1
@@ -136,7 +142,10 @@ def _compared(
     """Return the prediction of the other model, if it has the same units and outputs."""
     if other is None:
         return None
-    compared = build_explainable(other, example.source, unit=unit)
+    try:
+        compared = build_explainable(other, example.source, unit=unit)
+    except InputError:  # e.g. an image of another size
+        return None
     if compared.units != prediction.units or compared.text != prediction.text:
         return None
     compared.select(prediction.rows)
@@ -155,7 +164,7 @@ def _add_example(
     scores: dict[str, Scores] = {}
     for method in dict.fromkeys([*methods, REFERENCE]):
         if reason := unsupported(prediction, method):
-            report.skipped = list(dict.fromkeys([*report.skipped, f"{method}: {reason}"]))
+            report.skip(f"{method}: {reason}")
         else:
             seeded = AttributionOptions(options.layers, options.steps, options.seed + report.examples)
             scores[method] = attribute(prediction, method, seeded)
@@ -219,6 +228,7 @@ def summary(report: FaithfulnessReport) -> dict[str, Any]:
             "adversarial_jsd": interval([test.adversarial_jsd for test in tests]),
             "max_weight": interval([test.max_weight for test in tests]),
         }
+    if report.heads:
         summarized["heads"] = {name: float(np.mean(effects)) for name, effects in report.heads.items()}
     return summarized
 
@@ -253,7 +263,9 @@ def to_markdown(report: FaithfulnessReport, title: str) -> str:
         lines.append(f"| {method} | {' | '.join(_cell(row.get(name)) for name in used)} |")
     lines += [line for reason in report.skipped for line in ("", f"Not applicable: {reason}.")]
     if "reweighting" in data:
-        lines += ["", _reweighting_line(data["reweighting"]), "", _heads_line(data["heads"])]
+        lines += ["", _reweighting_line(data["reweighting"])]
+    if "heads" in data:
+        lines += ["", _heads_line(data["heads"])]
     return "\n".join(lines).rstrip() + "\n"
 
 

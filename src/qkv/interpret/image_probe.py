@@ -19,7 +19,7 @@ from qkv.interpret.attribution import roll_out
 from qkv.interpret.encoder_predictions import rank_labels
 from qkv.models.vit import ViT
 from qkv.pipelines.inputs.image_preprocessing import pixel_scale
-from qkv.pipelines.output import Answer, AttentionMap, Prediction
+from qkv.pipelines.output import Answer, AttentionMap, Prediction, region_names
 from qkv.pipelines.pipeline import ModelSource, Pipeline, one_or_many
 from qkv.types import Float, Tensor
 
@@ -31,8 +31,9 @@ ROLLOUT = "rollout of all layers"
 class PictureAnswer(Answer):
     """The predicted label of a picture, and the attention of the class token and the patches.
 
-    The rows of each map are the class token, the patches in row-major order, and the mean of all these; its columns are
-    the class token and the patches.
+    The rows of each map are the class token, the patches in row-major order, and the mean of these patches; of a model
+    that classifies the mean, it is the first row and the class token the last. The columns are the class token and the
+    patches.
     """
 
     pixels: UInt8[np.ndarray, "height width colors"]  # the image; the model's input is all of it, resized
@@ -52,6 +53,7 @@ class PictureProbe(Pipeline):
         super().__init__(model, device=device)
         self.scale = pixel_scale(model, self.model.config.channels)
         self.layers = attention_layers(self.model)
+        self.averages = self.model.config.pool == "mean"
 
     @one_or_many
     def __call__(self, images: Sequence[ImageSource], layer: str | None = None) -> list[PictureAnswer]:
@@ -77,15 +79,16 @@ class PictureProbe(Pipeline):
         tokens = 1 + rows * columns
         with watch(self.model, layers=layers_that_fit(self.layers, (tokens + 1) * tokens, layer, budget)) as records:
             output = self.model(self.scale(torch.from_numpy(pixels.copy())[None]).to(self.model.device))[0]
-        patches = [f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1)]
+        patches = region_names((rows, columns))
+        queries = (MEAN, *patches, CLASS) if self.averages else (CLASS, *patches, MEAN)
         maps = tuple(
-            AttentionMap(name, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(record.weights[0]))
+            AttentionMap(name, queries, (CLASS, *patches), self._rows(record.weights[0]))
             for name, record in records.items()
         )
         rollout = None
         if len(records) == len(self.layers):
             mixed = roll_out(record.weights[0].mean(dim=0).float().cpu() for record in records.values())
-            rollout = AttentionMap(ROLLOUT, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(mixed[None]))
+            rollout = AttentionMap(ROLLOUT, queries, (CLASS, *patches), self._rows(mixed[None]))
         predictions: tuple[Prediction, ...] = ()
         label, score = "", math.nan
         if self.model.config.classes is not None:
@@ -95,7 +98,8 @@ class PictureProbe(Pipeline):
             name, label, score, maps, predictions=predictions, pixels=shown, grid=(rows, columns), rollout=rollout
         )
 
-
-def _with_mean(weights: Float[Tensor, "heads tokens tokens"]) -> Float[np.ndarray, "heads rows tokens"]:
-    weights = weights.float().cpu()
-    return torch.cat((weights, weights.mean(dim=1, keepdim=True)), dim=1).numpy()
+    def _rows(self, weights: Float[Tensor, "heads tokens tokens"]) -> Float[np.ndarray, "heads rows tokens"]:
+        """Return the rows of the class token, of the patches, and their mean; the row of the prediction comes first."""
+        of_class, of_patches = weights.float().cpu().split((1, weights.shape[1] - 1), dim=1)
+        rows = [of_class, of_patches, of_patches.mean(dim=1, keepdim=True)]
+        return torch.cat(rows[::-1] if self.averages else rows, dim=1).numpy()

@@ -157,6 +157,7 @@ class ShowAttendTell(Decoder[Memory, State]):
     config_class = ShowAttendTellConfig
     description = "image captioning with or without attention (Vinyals et al. 2015; Xu et al. 2015)"
     kind_description = "a captioner (for qkv caption)"  # in error messages about the wrong kind of model
+    input_role = "image"
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()

@@ -4,7 +4,8 @@
     z   = z + SelfAttention(LN(z));   z = z + FFN(LN(z))            in every block
     y   = LN(z)_class,   logits = W y + b                           with `pooler`, y = tanh(W_p LN(z)_class + b_p)
 
-With `pool = "mean"`, LN(z)_class is replaced by the mean of LN(z) over the patches (Beyer, Zhai and Kolesnikov 2022).
+With `pool = "mean"`, LN(z)_class is replaced by the mean of LN(z) over the patches (Beyer, Zhai and Kolesnikov 2022);
+the class token remains one of the tokens.
 
 x_class is a learned vector, [. ; .] is a sequence of N + 1 vectors, and LN is layer normalization.
 
@@ -145,6 +146,7 @@ class ViT(Model):
     config_class = ViTConfig
     presets: ClassVar = PRESETS
     kind_description = "an image classifier (qkv.ImageClassifier)"
+    input_role = "image"
     description = "ViT (Dosovitskiy et al. 2021): a Transformer encoder over image patches"
 
     def __init__(self, config: ViTConfig) -> None:

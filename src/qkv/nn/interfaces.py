@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import nn
@@ -43,6 +43,7 @@ class Model(nn.Module):
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named sizes of the config
     description: ClassVar[str] = ""  # one line: the paper and its model
     kind_description: ClassVar[str]  # in error messages about the wrong kind of model
+    input_role: ClassVar[Literal["text", "image"]] = "text"  # column of a table with its inputs
 
     config: Any
     tokenizer: "Tokenizer | None" = None  # set by `qkv.load`; not used by the model itself

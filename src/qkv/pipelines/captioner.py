@@ -31,7 +31,7 @@ from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.pipelines.feature_extractor import FeatureExtractor
 from qkv.pipelines.inputs.image_preprocessing import as_model_input, as_rgb
 from qkv.pipelines.inputs.text_inputs import inference_batch_size
-from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
+from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps, region_names
 from qkv.pipelines.pipeline import DecoderPipeline, DecoderTokens, one_or_many
 from qkv.types import Float, Tensor
 
@@ -66,7 +66,7 @@ class Caption(Answer):
 
 @dataclass(frozen=True)
 class NamedImage:
-    """An image to caption: its name, and its pixels or features."""
+    """An image to caption or to classify: its name, and its pixels or features."""
 
     name: str
     image: Shaped[np.ndarray, "channels height width"]
@@ -209,8 +209,7 @@ class Captioner(DecoderPipeline):
         ]
         with watch(self.model, layers=list(layers)) as records:
             self.model(images, torch.tensor(target_in, device=images.device))
-        height, width = self.model.config.grid
-        columns = tuple(f"{row},{column}" for row in range(1, height + 1) for column in range(1, width + 1))
+        columns = region_names(self.model.config.grid)
         pieces = [tuple(self.tokenizer.piece(token) for token in hypothesis.tokens) for hypothesis in hypotheses]
         weights = {name: records[name].weights.float().cpu().numpy() for name in layers}
         return [

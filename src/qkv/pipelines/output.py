@@ -17,6 +17,12 @@ WORD = re.compile(r"\S+")
 NO_COPYING = "this model does not copy words: train one with --set model.copying=true"
 
 
+def region_names(grid: tuple[int, int]) -> tuple[str, ...]:
+    """Return "row,column" of each cell of a grid over an image, row by row, counted from 1."""
+    rows, columns = grid
+    return tuple(f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1))
+
+
 @dataclass(frozen=True, repr=False)
 class AttentionMap(Drawable):
     """Attention weights of one layer: rows are outputs (queries), columns inputs (keys)."""

@@ -21,7 +21,7 @@ _STRONGEST = 0.85  # opacity at the largest weight
 
 
 def over_patches(pictured: PictureAnswer, layer: str | None = None) -> AttentionMap:
-    """Return a layer's attention from the class token to the patches, as a map over the patch grid."""
+    """Return a layer's attention to the patches, from the class token or their mean, as a map over the patch grid."""
     attention_map = pick_map(pictured, layer)
     down, across = pictured.grid
     weights = attention_map.weights[:, 0, 1:].reshape(-1, down, across)
@@ -32,7 +32,7 @@ def over_patches(pictured: PictureAnswer, layer: str | None = None) -> Attention
 def save_picture_png(
     pictured: PictureAnswer, path: str | os.PathLike[str], *, layer: str | None = None, head: int | None = None
 ) -> Path:
-    """Write the image next to a gray version colored by the class token's attention."""
+    """Write the image next to a gray version colored by the attention of the class token or of the mean."""
     weights = pick_head(over_patches(pictured, layer), head)
     original = resized(pictured.pixels, _SIDE)
     canvas = Image.new("RGB", (2 * original.width + _GAP, original.height), "white")

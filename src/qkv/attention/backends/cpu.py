@@ -37,7 +37,7 @@ class AttentionC(Structure):
         *((name, c_int64) for name in ("mask_batch", "mask_head", "mask_row", "mask_key")),
         ("bias", ViewC),
         ("grad_bias", ViewC),
-        ("slab_per_example", c_int64),
+        ("sum_per_example", c_int64),
         ("scale", c_float),
         ("dropout", c_float),
         ("seed", c_uint64),
@@ -83,16 +83,17 @@ def kernel_attention(
     value: Float[Tensor, "batch kv_heads key value_dim"],
     scale: float,
     mask: Allowed | None = None,
-    bias: Float[Tensor, "#batch #heads #query #key"] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
     is_causal: bool = False,
     dropout: float = 0.0,
 ) -> Outputs:
-    """`F.scaled_dot_product_attention` with a mask and a bias; a row without visible keys is 0."""
+    """`F.scaled_dot_product_attention` with a mask and a bias, which broadcasts; a row without visible keys is 0."""
     seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout else 0
-    terms = scale, is_causal, dropout, seed
+    options = scale, is_causal, dropout, seed
     if bias is not None:
-        bias = _with_contiguous_features(bias.float().expand(-1, -1, -1, key.shape[2]))
-    return _Attention.apply(query, key, value, bias, mask, terms)  # type: ignore[no-untyped-call]
+        bias = bias[(None,) * (4 - bias.ndim)].float().expand(-1, -1, -1, key.shape[2])
+        bias = _with_contiguous_features(bias)
+    return _Attention.apply(query, key, value, bias, mask, options)  # type: ignore[no-untyped-call]
 
 
 class _Attention(torch.autograd.Function):
@@ -106,13 +107,13 @@ class _Attention(torch.autograd.Function):
         value: Tensor,
         bias: Tensor | None,
         mask: Tensor | None,
-        terms: tuple[float, bool, float, int],
+        options: tuple[float, bool, float, int],
     ) -> Tensor:
         query, key, value = (_with_contiguous_features(x) for x in (query, key, value))
         output, log_sum = _empty_heads(query, value.shape[3]), query.new_empty(query.shape[:3], dtype=torch.float32)
-        ctx.terms = terms
+        ctx.options = options
         ctx.save_for_backward(query, key, value, bias, mask, log_sum)
-        call = _arguments(query, key, value, bias, mask, log_sum, *terms)
+        call = _arguments(query, key, value, bias, mask, log_sum, *options)
         call.output = _view(output)
         _run("qkv_attention_forward", call)
         return output
@@ -123,14 +124,14 @@ class _Attention(torch.autograd.Function):
         query, key, value, bias, mask, log_sum = ctx.saved_tensors
         grad = _with_contiguous_features(grad)
         gradients = tuple(_empty_heads(x, x.shape[3]) for x in (query, key, value))
-        call = _arguments(query, key, value, bias, mask, log_sum, *ctx.terms)
+        call = _arguments(query, key, value, bias, mask, log_sum, *ctx.options)
         call.grad_output = _view(grad)
         call.grad_query, call.grad_key, call.grad_value = (_view(gradient) for gradient in gradients)
         grad_bias = None
         if ctx.needs_input_grad[3]:
-            call.slab_per_example = bias.shape[0] > 1
-            slabs = call.batch if call.slab_per_example else call.threads
-            grad_bias = torch.zeros(slabs, call.heads, call.queries, call.keys)
+            call.sum_per_example = bias.shape[0] > 1 or call.batch <= call.threads
+            sums = call.batch if call.sum_per_example else call.threads
+            grad_bias = bias.new_zeros(sums, call.heads, call.queries, call.keys)
             call.grad_bias = _view(grad_bias)
         _run("qkv_attention_backward", call)
         return *gradients, None if grad_bias is None else grad_bias.sum_to_size(bias.shape), None, None

@@ -30,8 +30,8 @@ typedef struct {
     const uint8_t *mask; // of bytes, true where attention is allowed; or null
     int64_t mask_batch, mask_head, mask_row, mask_key; // strides
     View bias; // float32, or null data
-    View grad_bias; // zeros, in float32, or null data; `batch` is the stride of slabs
-    int64_t slab_per_example; // a slab of grad_bias per example, instead of per thread
+    View grad_bias; // zeros, in float32, or null data; `batch` is the stride of the sums
+    int64_t sum_per_example; // whether grad_bias has a sum for each example, instead of one for each thread
     float scale, dropout;
     uint64_t seed;
     int64_t threads;
@@ -130,10 +130,11 @@ static void add_transposed(int64_t m, int64_t n, int64_t depth, const float *a, 
 // Add the bias to the scores of a block of queries, and set them to -inf where they are masked.
 static void bias_and_mask(const Attention *a, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t width,
         float *scores, int64_t stride) {
+    int64_t keys = width < a->keys ? width : a->keys;
     for (int64_t i = 0; i < rows; i++, scores += stride) {
         if (a->bias.data) {
             const float *bias = row_of(a->bias, b, h, first + i);
-            for (int64_t j = 0; j < width && j < a->keys; j++) scores[j] += bias[j];
+            for (int64_t j = 0; j < keys; j++) scores[j] += bias[j];
         }
         int64_t visible = a->keys;
         if (a->causal) visible = first + i + a->keys - a->queries + 1;
@@ -266,10 +267,10 @@ static void score_gradients(const Attention *a, int64_t row, int64_t rows, int64
 
 static void add_bias_gradients(const Attention *a, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t width,
         const float *ds, int64_t stride) {
-    int64_t slab = a->slab_per_example ? b : omp_get_thread_num();
+    int64_t sum = a->sum_per_example ? b : omp_get_thread_num();
     int64_t keys = width < a->keys ? width : a->keys;
     for (int64_t i = 0; i < rows; i++, ds += stride) {
-        float *grad = row_of(a->grad_bias, slab, h, first + i);
+        float *grad = row_of(a->grad_bias, sum, h, first + i);
         for (int64_t j = 0; j < keys; j++) grad[j] += ds[j];
     }
 }

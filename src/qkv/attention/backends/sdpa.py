@@ -71,7 +71,7 @@ def _fused(
     key: Float[Tensor, "batch kv_heads key features"],
     scale: float,
     allowed: Allowed | None = None,
-    bias: Float[Tensor, "#batch #heads #query #key"] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
     is_causal: bool = False,
 ) -> Outputs:
     value, dropout = request.value, request.dropout

@@ -42,15 +42,13 @@ def classify(
     text of several lines, such as a review, as an argument or with --document. For a vision Transformer (ViT) the
     inputs are image paths. With --json, each result is an object with the probabilities of the labels.
     """
-    from qkv.hub.model_folder import ModelFolder, locate
-    from qkv.models.vit import ViT
     from qkv.pipelines.image_classifier import BATCH_SIZE
 
-    pictures = issubclass(ModelFolder(locate(run)).network, ViT)
+    role = texts.input_role(run)
+    pictures = role == "image"
     if pictures and document:
-        raise InputError(f"--document requires a text model, but {run} is a ViT; pass image paths")
+        raise InputError(f"--document requires a text model, but {run} takes images; pass image paths")
     columns = options.parse_columns(column)
-    role: texts.Role = "image" if pictures else "text"
     lines = texts.read_texts(text, file, document, strict=strict, columns=columns, role=role)
     if text and not pictures and (files := [item for item in text if len(item) < 256 and Path(item).is_file()]):
         note(f"{files[0]} is classified as a text although it names a file; use --document to read the file")

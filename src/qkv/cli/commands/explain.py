@@ -72,7 +72,7 @@ Split = Annotated[
     ),
 ]
 Input = Annotated[
-    Path | None, typer.Option("--input", metavar="FILE", help="Report on the lines of a file (- for stdin).")
+    Path | None, typer.Option("--input", metavar="FILE", help="Report on the lines of a file or table (- for stdin).")
 ]
 Limit = Annotated[int, options.count_option("--limit", 1, "Examples of a report.")]
 Other = Annotated[
@@ -110,11 +110,10 @@ def explain(
 
     For a classifier of texts or images, the scores are those of the predicted label or of --target; for a language
     model, those of the next token after a prompt. For a translator or a captioner, each output token is explained, or
-    --target only. A positive score supports the output. With --faithfulness, units
-    with the greatest scores are removed: comprehensiveness is the drop of the output's probability without them,
-    sufficiency the drop with them alone. With --split or --input, the methods are compared on examples of the run's
-    dataset or on the lines of a file, and the attention weights are permuted and replaced by adversarial ones (Jain and
-    Wallace 2019).
+    --target only. A positive score supports the output. With --faithfulness, units with the greatest scores are
+    removed: comprehensiveness is the drop of the output's probability without them, sufficiency the drop with them
+    alone. With --split or --input, the methods are compared on examples of the run's dataset or on the lines of a file,
+    and the attention weights are permuted and replaced by adversarial ones (Jain and Wallace 2019).
     """
     from qkv.interpret.attribution import AttributionOptions, check_methods
 
@@ -266,14 +265,14 @@ def _examples(
     run: Path, split: str | None, file: Path | None, columns: dict[str, str], limit: int
 ) -> "tuple[str, list[ReportExample]]":
     """Return the name and the examples of a split or a file."""
-    from qkv.cli.texts import read_texts
+    from qkv.cli.texts import input_role, read_texts
     from qkv.experiments.evaluation import select_splits
     from qkv.interpret.faithfulness_report import ReportExample, report_examples
     from qkv.training.run import open_run
 
     if split is None:
-        lines = [line for line in read_texts(None, file, strict=False, columns=columns) if line.strip()][:limit]
-        return str(file), [ReportExample(line) for line in lines]
+        lines = read_texts(None, file, strict=False, columns=columns, role=input_role(run))
+        return str(file), [ReportExample(line) for line in lines if line.strip()][:limit]
     data = open_run(run)[1]
     (name,) = select_splits(str(run), [split], list(data.splits))
     return name, report_examples(data, name, limit)

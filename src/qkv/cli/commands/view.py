@@ -82,7 +82,7 @@ def view(
     values = {"document": document, "page": page, "png": png, "layer": layer, "head": head}
     values |= {"count": None if count == COUNT else count, "num_beams": None if num_beams == 1 else num_beams}
     values["max_new_tokens"] = max_new_tokens or None
-    sources = _read_sources(text, file, document, options.parse_columns(column))
+    sources = _read_sources(run, text, file, document, options.parse_columns(column))
     lines = None if full else screen_lines() // (1 if compare is None else 2)
     shown = run_view(run, sources, values, device, compare=compare, max_lines=lines, command=command_line())
     models = [shown] if shown.compared is None else [shown, shown.compared]
@@ -109,14 +109,17 @@ def _print_first(model: "ModelView", *, named: bool) -> None:
 
 
 def _read_sources(
-    text: list[str] | None, file: Path | None, documents: list[Path] | None, columns: dict[str, str]
+    run: Path, text: list[str] | None, file: Path | None, documents: list[Path] | None, columns: dict[str, str]
 ) -> "list[str | Tagged]":
     """Return the inputs: arguments or lines, and the texts or parsed sentences (*.conllu) of whole files."""
     from qkv.datasets.formats.text_files import is_parsed, read_parsed
 
     sources: list[str | Tagged] = [*(text or [])]
     if file is not None:
-        sources += texts.read_conllu(text, file) or texts.read_texts(text, file, strict=True, columns=columns)
+        role = texts.input_role(run)
+        sources += texts.read_conllu(text, file) or texts.read_texts(
+            text, file, strict=True, columns=columns, role=role
+        )
     for path in documents or []:
         sources += read_parsed(path) if is_parsed(path) else texts.read_documents([path])
     return sources

@@ -81,7 +81,7 @@ def write_labels(names: Sequence[str], count: int) -> dict[str, Any]:
     }
 
 
-def _data(value: Any) -> Any:
+def _as_written(value: Any) -> Any:
     """Return the value of a key as it is written in a recipe, without the options of initial values."""
     if not isinstance(value, Term):
         return value
@@ -102,12 +102,12 @@ def require_supported(
     """
     fields = type(config).model_fields
     supported: dict[str, Sequence[Any]] = {"position": (position,), "score": scores, "align": ("softmax", "soft")}
-    blocks = ("norm", "residual", "ffn", "causal", "pool", "attention_position")
-    supported |= {key: (_data(fields[key].default),) for key in blocks if key in fields}
+    default_only = ("norm", "residual", "ffn", "causal", "pool", "attention_position")
+    supported |= {key: (_as_written(fields[key].default),) for key in default_only if key in fields}
     if norm is not None:
         supported["norm"] = (norm,)
     for key, values in supported.items():
-        value = _data(getattr(config, key))
+        value = _as_written(getattr(config, key))
         require(
             value in values,
             f"transformers' {family} requires {key} {' or '.join(map(repr, values))}, but this model has {value!r}",

@@ -1,5 +1,6 @@
 // An image, and the attention of a vision Transformer over its patches.
-// Rows are the class token, the patches and their mean; columns are the class token and the patches.
+// Rows are the class token, the patches and their mean, or in reverse order the mean, if the model classifies it;
+// columns are the class token and the patches.
 
 import { legend } from "../color.js";
 import { describe, exampleOf, selected, themeColors } from "../context.js";

@@ -83,7 +83,7 @@ def test_commands_and_options() -> None:
             "--workers", "-v",
         ],
         "chat": [
-            "--attention", "--device", "--dtype", "--history-tokens", "--history-turns", "--input", "--json",
+            "--attention", "--column", "--device", "--dtype", "--history-tokens", "--history-turns", "--input", "--json",
             "--max-new-tokens", "--output", "--page", "--seed", "--temperature", "--top-k", "--top-p",
         ],
         "classify": [
@@ -100,12 +100,12 @@ def test_commands_and_options() -> None:
             "--stride", "--text", "--top-k",
         ],
         "caption": [
-            "--batch-size", "--device", "--input", "--json", "--length-penalty", "--max-new-tokens", "--num-beams",
-            "--num-return-sequences", "--output", "--page", "--png",
+            "--batch-size", "--column", "--device", "--input", "--json", "--length-penalty", "--max-new-tokens",
+            "--num-beams", "--num-return-sequences", "--output", "--page", "--png",
         ],
         "transcribe": [
-            "--batch-size", "--device", "--input", "--json", "--length-penalty", "--max-new-tokens", "--num-beams",
-            "--output", "--stream",
+            "--batch-size", "--column", "--device", "--input", "--json", "--length-penalty", "--max-new-tokens",
+            "--num-beams", "--output", "--stream",
         ],
         "fill": ["--batch-size", "--column", "--device", "--input", "--json", "--output", "--strict", "--top-k"],
         "embed": [

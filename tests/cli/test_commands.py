@@ -83,8 +83,8 @@ def test_commands_and_options() -> None:
             "--workers", "-v",
         ],
         "chat": [
-            "--attention", "--column", "--device", "--dtype", "--history-tokens", "--history-turns", "--input", "--json",
-            "--max-new-tokens", "--output", "--page", "--seed", "--temperature", "--top-k", "--top-p",
+            "--attention", "--column", "--device", "--dtype", "--history-tokens", "--history-turns", "--input",
+            "--json", "--max-new-tokens", "--output", "--page", "--seed", "--temperature", "--top-k", "--top-p",
         ],
         "classify": [
             "--batch-size", "--column", "--device", "--document", "--input", "--json", "--output", "--strict",

@@ -109,7 +109,7 @@ class Learned(PositionalEncoding):
     Args:
         max_length: Number of positions.
         dim: Features of the embeddings.
-        std: Standard deviation of the initial vectors. Vectors that are small beside the embeddings are learned slowly.
+        std: Standard deviation of the initial vectors; small ones are learned slowly if the embeddings are large.
     """
 
     initial_options = ("std",)
